@@ -1,0 +1,31 @@
+"""Train PyTorch and Keras models on Spark DataFrames, with one call, on many processes.
+
+The public names are loaded when they are first used: importing this package imports no framework and no pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "run": "spark_hvd.launch.run",
+    "HorovodEstimator": "spark_hvd.estimator.estimator",
+    "HorovodModel": "spark_hvd.estimator.model",
+    "Store": "spark_hvd.store",
+}
+
+__all__ = ["HorovodEstimator", "HorovodModel", "Store", "__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    module = _PUBLIC.get(name)
+    if module is None:
+        raise AttributeError(f"module 'spark_hvd' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,170 @@
+"""The values that travel between processes: frozen, plain, and to and from JSON.
+
+Owns their shape only. Paths inside a Store belong to ``store/layout.py``; secrets are never part of a spec that is
+written anywhere (``LaunchSpec.secrets`` travels in the task's closure and over an inherited pipe).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """Who a trainer is: its rank among all, inside its host (local), and among hosts at its local rank (cross)."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str = ""
+
+    @staticmethod
+    def alone() -> World:
+        """The world of a process that nobody launched."""
+        return World(0, 1, 0, 1, 0, 1)
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What one barrier job runs.
+
+    Attributes
+    ----------
+    run_id
+        Name of the run; unique, legal as a folder name.
+    num_proc
+        Number of trainers, at least 1.
+    target
+        ``"package.module:function"``; called in every trainer as ``function(context, payload) -> bytes`` where
+        ``context`` is a ``launch.child.TrainerContext``.
+    payload
+        Bytes handed to ``target``; the launcher does not look into them.
+    store_url
+        Store of the run, or None. Logs of every rank are kept under ``runs/<run_id>/logs`` there.
+    env
+        Extra environment of the trainers.
+    secrets
+        Reach the trainer over an inherited pipe and nothing else.
+    start_timeout, timeout
+        Seconds until all trainers must have started; seconds that the run may take in all (None: no limit).
+    """
+
+    run_id: str
+    num_proc: int
+    target: str
+    payload: bytes = b""
+    store_url: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Any] = field(default_factory=dict)
+    start_timeout: float = 600.0
+    timeout: float | None = None
+    verbose: int = 1
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """One column as the trainers see it.
+
+    ``dtype`` is a NumPy dtype name (``"float32"``, ``"int64"``, ``"bool"``), ``shape`` the shape of one row without
+    the batch dimension (``()`` for a scalar), ``source`` the Spark SQL type that it came from (simple string).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A prepared dataset: Parquet folders in the Store (paths relative to it) and what is in them."""
+
+    train_path: str
+    columns: tuple[ColumnSpec, ...]
+    train_rows: int
+    val_path: str | None = None
+    val_rows: int = 0
+    bytes_written: int = 0
+
+    def column(self, name: str) -> ColumnSpec:
+        """The column called ``name``; KeyError when there is none."""
+        for spec in self.columns:
+            if spec.name == name:
+                return spec
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """Everything that a trainer needs to know, but for the model bundle, which lies beside it in the Store."""
+
+    run_id: str
+    framework: str
+    dataset: DatasetSpec
+    feature_cols: tuple[str, ...]
+    label_cols: tuple[str, ...]
+    batch_size: int = 32
+    val_batch_size: int = 32
+    epochs: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    reader: str = "auto"
+    sample_weight_col: str | None = None
+    verbose: int = 1
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left behind: one dict of logs per epoch, where the weights are, how long it took (seconds)."""
+
+    run_id: str
+    history: tuple[Mapping[str, float], ...]
+    weights_path: str
+    epochs: int
+    steps: int
+    train_rows: int
+    seconds: float
+    seconds_to_first_step: float = 0.0
+
+
+def to_json(value: Any) -> str:
+    """JSON text of a spec; tuples become lists. Bytes and secrets have no JSON form (TypeError)."""
+    return json.dumps(dataclasses.asdict(value), sort_keys=True, allow_nan=True)
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """Inverse of :func:`to_json` for the dataclass ``kind``; an unknown or missing field is a ValueError."""
+    return typing.cast(T, _build(kind, json.loads(text), kind.__name__))
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        kind = next(a for a in args if a is not type(None))
+        return _build(kind, value, where)
+    if origin is tuple:
+        return tuple(_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = {f.name for f in dataclasses.fields(kind)}
+        unknown = sorted(set(value) - names)
+        if unknown:
+            raise ValueError(f"{where}: unknown fields {unknown}; written by another version of spark_hvd?")
+        try:
+            return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in value.items()})  # type: ignore[operator]
+        except TypeError as e:
+            raise ValueError(f"{where}: {e}") from e
+    return value
