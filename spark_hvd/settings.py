@@ -70,9 +70,17 @@ START_TIMEOUT = Setting(
     ("SPARK_HVD_START_TIMEOUT", "HOROVOD_SPARK_START_TIMEOUT"), 600.0, _positive, "a number of seconds above 0",
     "Time in which all trainers of a run must have started.",
 )
+EXCHANGE_TIMEOUT = Setting(
+    ("SPARK_HVD_EXCHANGE_TIMEOUT",), 120.0, _positive, "a number of seconds above 0",
+    "A slot that waits this long for the others in one exchange of the pulse gives up and ends the run.",
+)
 COMM_TIMEOUT = Setting(
     ("SPARK_HVD_COMM_TIMEOUT", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"), 600.0, _positive, "a number of seconds above 0",
     "A collective that some rank has not joined after this time is an error on every rank that waits for it.",
+)
+READ_TIMEOUT = Setting(
+    ("SPARK_HVD_READ_TIMEOUT",), 600.0, _positive, "a number of seconds above 0",
+    "A trainer that gets no rows from its storage for this long fails and says what it was reading.",
 )
 FUSION_THRESHOLD = Setting(
     ("SPARK_HVD_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"), 4 << 20, _natural, "a number of bytes, 0 or more",
@@ -90,6 +98,7 @@ LOCAL_RANK = Setting(("SPARK_HVD_LOCAL_RANK",), 0, _natural, "an integer", "Rank
 LOCAL_SIZE = Setting(("SPARK_HVD_LOCAL_SIZE",), 1, _natural, "an integer", "Number of trainers on this host.")
 CROSS_RANK = Setting(("SPARK_HVD_CROSS_RANK",), 0, _natural, "an integer", "Index of this host among the run's hosts.")
 CROSS_SIZE = Setting(("SPARK_HVD_CROSS_SIZE",), 1, _natural, "an integer", "Number of hosts of the run.")
+TRAINER = Setting(("SPARK_HVD_TRAINER",), "", str, "a name", "Mark of all processes of one trainer.")
 CHILD_FD = Setting(("SPARK_HVD_CHILD_FD",), -1, _natural, "a descriptor", "Where the trainer reads what to run.")
 # Of the process manager (MPICH's PMI-1, Open MPI, PMIx): how a launcher other than ours shows itself.
 PMI_SIZE = Setting(("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"), 0, _natural, "an integer", "Size that MPI's launcher announces.")

@@ -43,16 +43,25 @@ def history_picture(run_id: str) -> str:
     return f"runs/{run_id}/history.png"
 
 
+def started(run_id: str) -> str:
+    """Empty file, written once all slots of the run have met."""
+    return f"runs/{run_id}/started"
+
+
 def rank_log(run_id: str, rank: int) -> str:
     """Everything that a rank printed."""
     return f"runs/{run_id}/logs/rank-{rank}.log"
 
 
-def dataset(run_id: str, split: str) -> str:
-    """Parquet folder of a split (``"train"`` or ``"val"``) that was prepared for a run."""
-    return f"intermediate/{run_id}/{split}"
+# Name of the folders of a run's splits; a column of this name marks the rows while they are written.
+SPLIT_COLUMN = "spark_hvd_split"
 
 
 def intermediate(run_id: str) -> str:
-    """What may be deleted when the run has ended."""
+    """All data that was prepared for a run; deleted when the run ends."""
     return f"intermediate/{run_id}"
+
+
+def dataset(run_id: str, split: str) -> str:
+    """Parquet folder of a split (``"train"`` or ``"val"``) that was prepared for a run."""
+    return f"{intermediate(run_id)}/{SPLIT_COLUMN}={split}"
