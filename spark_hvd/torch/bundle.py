@@ -1,0 +1,121 @@
+"""What a user hands over to be trained, as one value and as bytes.
+
+Owns: the form in which model, optimizer, loss and metrics travel from the driver to the trainers, and how factories
+are called. All four go into one pickle, so that an optimizer instance keeps pointing at the parameters of the model
+beside it, with its param groups. Does not own the training (``adapter.py``) nor the trained weights (``weights.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import torch
+
+from spark_hvd.errors import ConfigError
+
+Metric = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class TorchBundle:
+    """Model, optimizer, loss and metrics.
+
+    Attributes
+    ----------
+    model
+        A module, or a callable without arguments that returns one (a function, or the module's class).
+    optimizer
+        An optimizer over parameters of ``model``, or a callable that makes one. The callable gets
+        ``model.parameters()``, or the model itself if the name of its first argument is ``model``. With a model factory
+        the optimizer must be a callable.
+    loss
+        ``loss(output, label)``: a scalar that is the mean over the rows, or one value per row.
+    metrics
+        Name -> ``metric(output, label)``, a scalar that is a mean over the rows.
+    """
+
+    model: torch.nn.Module | Callable[[], torch.nn.Module]
+    optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer]
+    loss: Callable[..., Any]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, torch.optim.Optimizer) and not isinstance(self.model, torch.nn.Module):
+            raise ConfigError(
+                "optimizer: an instance belongs to the parameters of one model, but model is a factory, which makes "
+                "new parameters. Pass a callable such as functools.partial(torch.optim.Adam, lr=0.001)."
+            )
+        for name, what in (("model", self.model), ("optimizer", self.optimizer), ("loss", self.loss)):
+            if not callable(what) and not isinstance(what, torch.optim.Optimizer):
+                raise ConfigError(f"{name}: expected a callable, found {type(what).__name__}")
+        for name, metric in self.metrics.items():
+            if not callable(metric) or name == "loss":
+                raise ConfigError(f"metrics[{name!r}]: expected a callable under a name other than 'loss'")
+        if getattr(self.loss, "reduction", "mean") == "sum":
+            raise ConfigError(
+                "loss: reduction='sum' makes the step depend on the number of rows. Use reduction='mean' or 'none'."
+            )
+
+    def to_bytes(self) -> bytes:
+        """One pickle of all four; ConfigError that names the part that cannot be pickled."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "loss": self.loss, "metrics": dict(self.metrics)}
+        try:
+            return cloudpickle.dumps(parts)
+        except Exception as whole:
+            for name, part in parts.items():
+                try:
+                    cloudpickle.dumps(part)
+                except Exception as e:
+                    raise ConfigError(
+                        f"{name}: cannot be pickled, so it cannot travel to the trainers: {e}. Keep open files, locks, "
+                        "sessions and the like out of it, or pass a factory that makes them."
+                    ) from e
+            raise ConfigError(f"model, optimizer, loss and metrics cannot be pickled together: {whole}") from whole
+
+    @staticmethod
+    def from_bytes(data: bytes) -> TorchBundle:
+        """Inverse of :meth:`to_bytes`. Only for bytes that this program wrote: unpickling runs code."""
+        return TorchBundle(**cloudpickle.loads(data))
+
+    def build(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """The model and its optimizer; factories are called now.
+
+        Raises
+        ------
+        ConfigError
+            A factory returned something else, or the optimizer holds a parameter that the model has not.
+        """
+        model = self.build_model()
+        optimizer = self.optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer(model if _wants_model(optimizer) else model.parameters())
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise ConfigError(f"optimizer: the factory returned {type(optimizer).__name__}, expected an Optimizer")
+        known = {id(p) for p in model.parameters()}
+        for group, options in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(options["params"]):
+                if id(parameter) not in known:
+                    raise ConfigError(
+                        f"optimizer: parameter {index} of group {group}, shape {tuple(parameter.shape)}, is not a "
+                        "parameter of the model. Make the optimizer from this very model, or pass a factory."
+                    )
+        return model, optimizer
+
+    def build_model(self) -> torch.nn.Module:
+        """The model alone; a factory is called now."""
+        model = self.model if isinstance(self.model, torch.nn.Module) else self.model()
+        if not isinstance(model, torch.nn.Module):
+            raise ConfigError(f"model: the factory returned {type(model).__name__}, expected a torch.nn.Module")
+        return model
+
+
+def _wants_model(factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and parameters[0].name == "model"

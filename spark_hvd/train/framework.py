@@ -1,0 +1,161 @@
+"""What the trainer asks of a framework, and the registry by which layers below reach one by its name.
+
+Owns: the protocol :class:`FrameworkAdapter`, the table of frameworks with what each needs, and the guess from a model's
+classes which framework it belongs to. Imports no framework: what a table row names is imported when it is first asked
+for. Does not own the loop (``loop.py``) nor the reduction of gradients (``gradients.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_hvd.data.reader import Batch
+from spark_hvd.errors import ConfigError, MissingDependency
+from spark_hvd.specs import TrainSpec
+
+if TYPE_CHECKING:
+    from spark_hvd.core import Communicator
+
+Sums = Mapping[str, float]
+"""Name -> sum over the rows of one batch (a mean over the batch times its rows). Always holds ``"loss"``."""
+
+
+class FrameworkAdapter(Protocol):
+    """Computes and applies for one framework what the loop decides. Made by ``build``, used on one thread.
+
+    Every method but ``eval_step``, ``state`` and ``export_weights`` is called on all ranks at the same point of the
+    run, because it may reduce or broadcast.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the sums of a step hold, in order: ``"loss"``, then the metrics."""
+
+    @classmethod
+    def build(cls, bundle: bytes, spec: TrainSpec, communicator: Communicator) -> FrameworkAdapter:
+        """Model, optimizer, loss and metrics from the bytes that the driver wrote; seeds the framework."""
+
+    def broadcast_initial_state(self) -> None:
+        """Give every rank the parameters, buffers and optimizer state of rank 0."""
+
+    def train_step(self, batch: Batch) -> Sums:
+        """One update with the mean gradient over the rows of all ranks; a batch without rows takes part with zeros."""
+
+    def eval_step(self, batch: Batch) -> Sums:
+        """Loss and metrics of a batch, without an update. No communication."""
+
+    def end_epoch(self) -> None:
+        """Make equal on all ranks what steps leave different (such as running statistics)."""
+
+    def state(self) -> bytes:
+        """All that a later :meth:`load_state` needs to go on from here."""
+
+    def load_state(self, data: bytes) -> None:
+        """Inverse of :meth:`state`."""
+
+    def export_weights(self) -> bytes:
+        """The weights alone, in the form in which the framework's model reads them."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One row of the table.
+
+    Attributes
+    ----------
+    adapter, estimator
+        ``"module:Class"``; empty when this version does not have it.
+    requires
+        Modules that must be importable before the row's classes are.
+    install
+        Command that installs them.
+    """
+
+    name: str
+    adapter: str
+    estimator: str
+    requires: tuple[str, ...]
+    install: str
+
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    "torch": Framework(
+        name="torch",
+        adapter="spark_hvd.torch.adapter:TorchAdapter",
+        estimator="spark_hvd.torch.estimator:TorchEstimator",
+        requires=("torch", "safetensors"),
+        install="pip install 'spark_hvd[torch]'",
+    ),
+    "keras": Framework(
+        name="keras",
+        adapter="",
+        estimator="",
+        requires=("keras", "tensorflow"),
+        install="pip install 'spark_hvd[tensorflow]'",
+    ),
+}
+
+# A class of this top-level package with this name, somewhere among a model's bases, makes it that framework's.
+_MARKS = {("torch", "Module"): "torch", ("keras", "Model"): "keras", ("tensorflow", "Model"): "keras"}
+
+
+def framework_of(model: object) -> str | None:
+    """Name of the framework that ``model`` belongs to, judged by the names of its classes alone.
+
+    Parameters
+    ----------
+    model
+        A model, or a model class (which is a factory of its instances).
+
+    Returns
+    -------
+    str or None
+        ``"torch"``, ``"keras"``, or None: not known, as for a factory function.
+    """
+    classes = model.__mro__ if isinstance(model, type) else type(model).__mro__
+    for kind in classes:
+        found = _MARKS.get((kind.__module__.partition(".")[0], kind.__name__))
+        if found is not None:
+            return found
+    return None
+
+
+def load(name: str, part: str) -> Any:
+    """The class of a framework; imports the framework.
+
+    Parameters
+    ----------
+    name
+        A key of :data:`FRAMEWORKS`.
+    part
+        ``"adapter"`` or ``"estimator"``.
+
+    Raises
+    ------
+    ConfigError
+        No such framework, or this version does not train its models.
+    MissingDependency
+        The framework is not installed; the message holds the command that installs it.
+    """
+    framework = FRAMEWORKS.get(name)
+    if framework is None:
+        raise ConfigError(f"framework {name!r}: expected one of {sorted(FRAMEWORKS)}")
+    target: str = getattr(framework, part)
+    if not target:
+        ready = sorted(f.name for f in FRAMEWORKS.values() if getattr(f, part))
+        raise ConfigError(
+            f"models of {name} are not supported by this version of spark_hvd; supported: {', '.join(ready)}. "
+            "Write the model for one of these, or use a version that supports it."
+        )
+    missing = [module for module in framework.requires if importlib.util.find_spec(module) is None]
+    if missing:
+        raise MissingDependency(
+            f"{name} needs the package {' and '.join(missing)}, which is not installed in this Python environment. "
+            f"Run: {framework.install}"
+        )
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
