@@ -1,0 +1,110 @@
+"""The rules by which a batch meets a model: inputs, the shape of output and label, the loss of a step.
+
+Owns: these rules, used alike in training, in the check before it, and in prediction. Does not own whose rows they are
+nor what is done with the loss (``adapter.py``).
+
+- The model is called with one positional argument per feature column, in their order, each of shape
+  ``(rows, *column.shape)`` and of the column's dtype.
+- An output of shape (rows, 1) against a label of shape (rows,) loses its last dimension, and the other way round: left
+  alone they would broadcast to (rows, rows) in silence. The label itself is never cast.
+- A loss of torch.nn with a floating label needs equal shapes after that.
+- The loss is a scalar that is the mean over the rows, or one value per row, of which the mean is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from spark_hvd.data.reader import Columns
+from spark_hvd.errors import ConfigError, DataError
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """The array as a tensor, without a copy where it is writable.
+
+    A read-only array (a view of Arrow memory) is copied: a model that works in place would write into it.
+    """
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def inputs_of(columns: Columns, feature_cols: Sequence[str]) -> list[torch.Tensor]:
+    """The arguments of the model for a batch."""
+    return [to_tensor(columns[name]) for name in feature_cols]
+
+
+def align(output: Any, label: torch.Tensor, loss: Callable[..., Any]) -> tuple[Any, torch.Tensor]:
+    """Output and label with the shapes in which the loss may compare them.
+
+    Parameters
+    ----------
+    output
+        What the model returned; anything but a tensor is left to the loss.
+    label
+        Shape ``(rows, *column.shape)``.
+    loss
+        Only looked at to know whether it is one of torch.nn, which compare element by element.
+
+    Raises
+    ------
+    DataError
+        The shapes would broadcast, or do not fit at all.
+    """
+    if not isinstance(output, torch.Tensor):
+        return output, label
+    rows = label.shape[0]
+    if output.shape == (rows, 1) and label.shape == (rows,):
+        output = output[:, 0]
+    elif output.shape == (rows,) and label.shape == (rows, 1):
+        label = label[:, 0]
+    elementwise = isinstance(loss, torch.nn.modules.loss._Loss) and label.is_floating_point()
+    if elementwise and output.shape != label.shape:
+        raise DataError(
+            f"{type(loss).__name__}: expected output and label of one shape, found output {tuple(output.shape)} and "
+            f"label {tuple(label.shape)} (first number: rows). Change the model's last layer or the label column; a "
+            "label that is a class index must be of an integer type."
+        )
+    return output, label
+
+
+def mean_loss(loss: Callable[..., Any], output: Any, label: torch.Tensor) -> torch.Tensor:
+    """The mean loss over the rows of ``label``, a scalar tensor; ConfigError when ``loss`` returns something else."""
+    value = loss(output, label)
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0:
+            return value
+        if value.ndim == 1 and value.shape == label.shape[:1]:
+            return value.mean()
+        found = f"a tensor of shape {tuple(value.shape)}"
+    else:
+        found = type(value).__name__
+    raise ConfigError(
+        f"loss: expected a scalar tensor (the mean over the rows) or one value for each of {label.shape[0]} rows, "
+        f"found {found}"
+    )
+
+
+@contextmanager
+def running_statistics(model: torch.nn.Module) -> Iterator[None]:
+    """BatchNorm layers use their running statistics inside, and do not update them.
+
+    For a batch of one row, which has no variance: elsewhere the layers are left as they are.
+    """
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        and module.training
+        and module.running_mean is not None
+    ]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
