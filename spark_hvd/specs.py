@@ -58,6 +58,10 @@ class LaunchSpec:
         Reach the trainer over an inherited pipe and nothing else.
     start_timeout, timeout
         Seconds until all trainers must have started; seconds that the run may take in all (None: no limit).
+    output_bytes
+        How many of the latest bytes that each rank printed travel back to the driver.
+    attempt
+        Counts the relaunches of the run from 0.
     """
 
     run_id: str
@@ -70,6 +74,8 @@ class LaunchSpec:
     start_timeout: float = 600.0
     timeout: float | None = None
     verbose: int = 1
+    output_bytes: int = 0
+    attempt: int = 0
 
 
 @dataclass(frozen=True)

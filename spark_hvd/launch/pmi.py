@@ -8,6 +8,7 @@ and waits; whoever owns the exchange collects them with :meth:`PmiServer.pending
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -42,6 +43,11 @@ class PmiServer(threading.Thread):
         self._at_barrier = False
         self._released = threading.Event()
         self._closed = False
+        self.passed = 0  # barriers that the trainer was let through
+
+    def hand_over(self) -> None:
+        """Forget the trainer's end once the trainer has inherited it, so that its death is the end of the file here."""
+        self.client.close()
 
     def environment(self, fd: int | None = None) -> dict[str, str]:
         """Variables that the trainer needs; ``client`` must be inherited under the number ``fd`` (default: its own)."""
@@ -59,16 +65,15 @@ class PmiServer(threading.Thread):
             self._values.update(values)
             self._puts.clear()
             self._at_barrier = False
+            self.passed += 1
         self._released.set()
 
     def close(self) -> None:
         """Stop answering; a trainer that still waits sees the end of its file."""
         self._closed = True
         self._released.set()
-        try:
+        with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self.client.close()
         if self.ident is not None:  # started
             self.join(timeout=5.0)
