@@ -1,0 +1,111 @@
+"""The run of one fit: its name, its Store, and what is removed when it ends.
+
+Owns: unique run names, the temporary Store of a fit without one, and the removal of intermediate data. Does not own
+what is written in between (``data/prepare.py``, ``train/``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from spark_hvd.errors import ConfigError
+from spark_hvd.store import Store, layout
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Name and Store of one fit; ``temporary`` when the Store is a folder that this process removes at its end."""
+
+    run_id: str
+    store: Store
+    temporary: bool
+
+
+def new_run_id(framework: str) -> str:
+    """A name that no other fit has: framework, time (UTC, sorts by age) and 48 random bits."""
+    return f"{framework}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
+
+
+def check_store(store: Store | None, master: str) -> None:
+    """Raise ConfigError when a fit without a Store would write where the cluster cannot see it.
+
+    Parameters
+    ----------
+    store
+        What the user set.
+    master
+        ``spark.master``; ``local...`` means that driver and trainers share this machine's files.
+    """
+    if store is None and not master.startswith("local"):
+        raise ConfigError(
+            f"store: expected a Store that every machine of the cluster can reach, found None with "
+            f"spark.master={master!r} (a temporary folder of this machine serves a local master only). Pass "
+            "store='s3://bucket/folder', "
+            "'/dbfs/folder', '/Volumes/catalog/schema/volume/folder' or another shared path."
+        )
+    if store is not None:
+        # Trainers and Spark's executors are other processes: a Store in this one's memory is refused here.
+        store.spark_url("")
+
+
+@contextmanager
+def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterator[Run]:
+    """The run of a fit; its prepared data is deleted at the end, whatever the end is.
+
+    Without a Store a folder that only this user may read is made. It outlives the fit, because the fitted model and
+    DataFrames made by its ``transform`` read the weights from it, and is removed when the Python process ends, or at
+    once when the fit fails.
+
+    Raises
+    ------
+    ConfigError
+        A run of that name is already in the Store.
+    """
+    name = run_id if run_id is not None else new_run_id(framework)
+    temporary = store is None
+    if store is None:
+        folder = tempfile.mkdtemp(prefix="spark_hvd-")
+        forget = _remove_at_exit(folder)
+        store = Store.create(folder)
+    elif store.list(layout.run(name)):
+        raise ConfigError(
+            f"run_id={name!r}: expected a name that is new in {store.url}, found a run there. Choose another one, or "
+            "leave run_id out to get a new one for each fit."
+        )
+    try:
+        yield Run(name, store, temporary)
+    except BaseException:
+        try:
+            forget() if temporary else store.delete(layout.intermediate(name), recursive=True)
+        except Exception as e:  # the error of the fit is the one to raise
+            log.warning("%s in %s could not be removed: %s", layout.intermediate(name), store.url, e)
+        raise
+    store.delete(layout.intermediate(name), recursive=True)
+
+
+def _remove_at_exit(folder: str) -> Any:
+    """Remove ``folder`` when this process ends (not when a forked child does); returns what removes it now."""
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def forget() -> None:
+        atexit.unregister(remove)
+        remove()
+
+    atexit.register(remove)
+    return forget

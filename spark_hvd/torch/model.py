@@ -1,0 +1,146 @@
+"""``TorchModel``: the trained module as a Spark Transformer.
+
+Owns: what a module's output means (task), and how a worker gets the module. The columns are handled in
+``estimator/transform.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from pyspark import TaskContext
+
+from spark_hvd.errors import ConfigError
+from spark_hvd.estimator.model import Fitted, HorovodModel
+from spark_hvd.estimator.transform import Outputs
+from spark_hvd.store import Store, layout
+from spark_hvd.torch.bundle import TorchBundle
+from spark_hvd.torch.step import to_tensor
+from spark_hvd.torch.weights import load_weights
+
+_F = torch.nn.functional
+# Loss -> (task, what turns the output into probabilities), as a module and as a function.
+_MODULES: Mapping[type, tuple[str, str]] = {
+    torch.nn.BCEWithLogitsLoss: ("binary", "sigmoid"),
+    torch.nn.BCELoss: ("binary", "none"),
+    torch.nn.CrossEntropyLoss: ("multiclass", "softmax"),
+    torch.nn.NLLLoss: ("multiclass", "exp"),
+}
+_FUNCTIONS: Mapping[Any, tuple[str, str]] = {
+    _F.binary_cross_entropy_with_logits: ("binary", "sigmoid"),
+    _F.binary_cross_entropy: ("binary", "none"),
+    _F.cross_entropy: ("multiclass", "softmax"),
+    _F.nll_loss: ("multiclass", "exp"),
+}
+_LOGITS = {"binary": "sigmoid", "multiclass": "softmax"}
+
+
+@dataclass(frozen=True)
+class TorchPredictor:
+    """Where a worker finds the module; equal predictors share one module in a process."""
+
+    store_url: str
+    run_id: str
+    weights_path: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def load(self) -> torch.nn.Module:
+        """A new module on the CPU with the trained weights, in eval mode."""
+        store = Store.create(self.store_url, self.storage_options)
+        # A factory draws initial weights, which are overwritten: it must not move the caller's random state.
+        with torch.random.fork_rng(devices=[]):
+            model = TorchBundle.from_bytes(store.read(layout.bundle(self.run_id))).build_model()
+        load_weights(model, store.read(self.weights_path))
+        return model.cpu().eval()
+
+    def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Outputs for a batch of feature arrays, float64."""
+        model = _kept(self)
+        with torch.inference_mode():
+            output = model(*[to_tensor(column) for column in columns])
+        return np.asarray(output.to(torch.float64).numpy())
+
+
+@functools.lru_cache(maxsize=2)
+def _kept(predictor: TorchPredictor) -> torch.nn.Module:
+    """The module of ``predictor``, loaded once per process; the last two stay, for a worker that serves two models."""
+    if TaskContext.get() is not None:
+        # Spark runs one worker per core already.
+        torch.set_num_threads(1)
+    return predictor.load()
+
+
+class TorchModel(HorovodModel):
+    """A trained ``torch.nn.Module`` as a Transformer.
+
+    For a binary classifier ``prediction`` is 1.0 when the probability is above 0.5, for several classes the index of
+    the greatest; for a regression it is the output itself (several values: array<double>, row-major).
+
+    Parameters
+    ----------
+    fitted
+        The run that trained it.
+    outputs
+        What the module's output means.
+    """
+
+    def __init__(self, fitted: Fitted, outputs: Outputs) -> None:
+        super().__init__(fitted)
+        self._meaning = outputs
+
+    def _predictor(self) -> TorchPredictor:
+        return TorchPredictor(self.store.url, self.run_id, self._fitted.result.weights_path, self.store.storage_options)
+
+    def _outputs(self) -> Outputs:
+        return self._meaning
+
+
+def outputs_of(task: str, loss: Callable[..., Any], shape: tuple[int, ...]) -> Outputs:
+    """What an output of ``shape`` per row means.
+
+    Parameters
+    ----------
+    task
+        ``"regression"``, ``"binary"``, ``"multiclass"``, or ``"auto"``: by the type of the loss (BCEWithLogitsLoss and
+        BCELoss: binary; CrossEntropyLoss and NLLLoss: multiclass; all others: regression).
+    loss
+        Also tells whether the output holds logits, log-probabilities or probabilities. Of a loss that is not known,
+        logits are assumed.
+
+    Raises
+    ------
+    ConfigError
+        The shape does not fit the task.
+    """
+    known = next((row for kind, row in _MODULES.items() if isinstance(loss, kind)), None)
+    if known is None and callable(loss) and getattr(loss, "__hash__", None):
+        known = _FUNCTIONS.get(loss)
+    found, activation = known or ("regression", "none")
+    values = math.prod(shape)
+    chosen = found if task == "auto" else task
+    if chosen == "regression":
+        return Outputs(0, "none", values)
+    if chosen != found:
+        activation = _LOGITS[chosen]
+    how = f"task={task!r}" + (f" (the loss is {_name(loss)})" if task == "auto" else "")
+    if chosen == "binary" and values != 1:
+        raise ConfigError(
+            f"{how}: expected one output per row, found shape {shape}. For classes that exclude each other use "
+            "CrossEntropyLoss; for the plain outputs as an array set task='regression'."
+        )
+    if chosen == "multiclass" and (len(shape) != 1 or values < 2):
+        raise ConfigError(
+            f"{how}: expected one output per class and row, shape (classes,), found {shape}. Change the model's last "
+            "layer; for the plain outputs as an array set task='regression'."
+        )
+    return Outputs(2 if chosen == "binary" else values, activation, values)
+
+
+def _name(loss: Any) -> str:
+    return str(getattr(loss, "__name__", type(loss).__name__))

@@ -1,0 +1,99 @@
+"""A run's name and Store, and that nothing of it stays that should not."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_hvd.errors import ConfigError
+from spark_hvd.estimator import runs
+from spark_hvd.store import Store, layout
+
+
+def test_names_of_runs_are_unique_and_legal() -> None:
+    names = {runs.new_run_id("torch") for _ in range(1000)}
+    assert len(names) == 1000
+    from spark_hvd.estimator.params import RUN_ID
+
+    assert all(RUN_ID.match(name) for name in names)
+
+
+def test_prepared_data_goes_and_the_rest_stays(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    with runs.open_run(store, "mine", "torch") as run:
+        store.write(f"{layout.intermediate('mine')}/part-0.parquet", b"x")
+        store.write(layout.bundle(run.run_id), b"x")
+    assert store.list() == [layout.bundle("mine")]
+
+
+def test_prepared_data_goes_after_a_failure_too(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+
+    def fail() -> None:
+        with runs.open_run(store, "mine", "torch"):
+            store.write(f"{layout.intermediate('mine')}/part-0.parquet", b"x")
+            store.write(layout.rank_log("mine", 0), b"why")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert store.list() == [layout.rank_log("mine", 0)]
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    store.write(layout.train_spec("mine"), b"{}")
+    with pytest.raises(ConfigError, match="run_id='mine'"), runs.open_run(store, "mine", "torch"):
+        pass
+    assert store.read(layout.train_spec("mine")) == b"{}"
+
+
+def test_a_temporary_store_is_private_and_goes_with_a_failed_fit() -> None:
+    seen = []
+
+    def fail() -> None:
+        with runs.open_run(None, None, "torch") as run:
+            folder = run.store.absolute()
+            seen.append(folder)
+            assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+            run.store.write(layout.bundle(run.run_id), b"x")
+            raise ValueError("the fit failed")
+
+    with pytest.raises(ValueError, match="the fit failed"):
+        fail()
+    assert not Path(seen[0]).exists()
+
+
+def test_a_temporary_store_lives_until_the_process_ends() -> None:
+    code = (
+        "from spark_hvd.estimator import runs\n"
+        "with runs.open_run(None, None, 'torch') as run:\n"
+        "    run.store.write('runs/x', b'x')\n"
+        "import os\n"
+        "if os.fork() == 0:\n"
+        "    raise SystemExit(0)\n"
+        "os.wait()\n"
+        "assert run.store.read('runs/x') == b'x'\n"
+        "print(run.store.absolute())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip()
+    assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://host:7077", "k8s://x", ""])
+def test_a_cluster_needs_a_store(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"store: .*found None"):
+        runs.check_store(None, master)
+
+
+def test_a_local_master_needs_none_and_memory_serves_nobody(tmp_path: Path) -> None:
+    runs.check_store(None, "local[2]")
+    runs.check_store(Store.create(tmp_path), "yarn")
+    with pytest.raises(ConfigError, match="memory"):
+        runs.check_store(Store.create("memory://x"), "local[2]")
