@@ -48,6 +48,10 @@ class CommError(HorovodError):
         self.cause = cause
 
 
+class CommTimeout(CommError, TimeoutError):
+    """A wait ran out of time; the collective is still under way and can be waited for again."""
+
+
 @dataclass(frozen=True)
 class TrainerFailure:
     """How one trainer ended, as its slot saw it.

@@ -1,0 +1,8 @@
+"""The gradient core as Python sees it: ``init()`` starts the engine, a ``Communicator`` has the collectives."""
+
+from __future__ import annotations
+
+from spark_hvd.core.communicator import Communicator, Handle, Op
+from spark_hvd.core.process import communicator, init, is_initialized, shutdown
+
+__all__ = ["Communicator", "Handle", "Op", "communicator", "init", "is_initialized", "shutdown"]

@@ -1,8 +1,8 @@
 /* The C ABI of the gradient core: the only door between Python (or any framework) and C++.
  *
  * Owns: names, types and contracts of the functions. It knows no framework: a tensor is pointer, shape, dtype, device,
- * stream. Every function returns an hvd_status; after anything but HVD_OK, hvd_last_error() gives this thread's message.
- * No C++ exception crosses this line. All functions may be called from any thread, hvd_destroy from one, once.
+ * stream. Every function returns an hvd_status; after anything but HVD_OK, hvd_last_error() gives this thread's
+ * message. No C++ exception crosses this line. All functions may be called from any thread, hvd_destroy from one, once.
  */
 #ifndef SPARK_HVD_CORE_H_
 #define SPARK_HVD_CORE_H_
@@ -26,7 +26,8 @@ typedef enum hvd_status {
   HVD_SHUT_DOWN = 5,        /* the engine was shut down */
   HVD_PEER_FAILED = 6,      /* a rank is dead or unreachable; the first cause is in the message */
   HVD_UNAVAILABLE = 7,      /* a library or module could not be loaded */
-  HVD_INTERNAL = 8
+  HVD_INTERNAL = 8,
+  HVD_STALLED = 9 /* some ranks did not join a collective within comm_timeout; they are named */
 } hvd_status;
 
 typedef enum hvd_dtype { HVD_FLOAT32 = 0, HVD_FLOAT64 = 1, HVD_UINT8 = 2, HVD_INT32 = 3, HVD_INT64 = 4 } hvd_dtype;
@@ -36,15 +37,15 @@ typedef struct hvd_context hvd_context; /* one engine: its thread, its queue, it
 typedef int64_t hvd_handle;             /* one submitted collective; freed by hvd_wait or hvd_release */
 
 typedef struct hvd_config {
-  uint32_t struct_size;          /* sizeof(hvd_config) of the caller */
-  const char* transport_module;  /* path of the MPI module (shared library), NULL: this process is alone */
-  int64_t communicator;          /* Fortran handle of an MPI communicator; the engine works on a duplicate */
-  int32_t expected_rank;         /* what the launcher said, -1: unknown; another value from MPI is an error */
-  int32_t expected_size;         /* likewise, 0: unknown */
+  uint32_t struct_size;         /* sizeof(hvd_config) of the caller */
+  const char* transport_module; /* path of the MPI module (shared library), NULL: this process is alone */
+  int64_t communicator;         /* Fortran handle of an MPI communicator; the engine works on a duplicate */
+  int32_t expected_rank;        /* what the launcher said, -1: unknown; another value from MPI is an error */
+  int32_t expected_size;        /* likewise, 0: unknown */
   int32_t local_rank, local_size, cross_rank, cross_size;
-  int64_t fusion_threshold;      /* bytes */
-  double comm_timeout;           /* seconds until a collective that not all ranks have joined is an error */
-  int32_t log_level;             /* 0 trace .. 5 fatal */
+  int64_t fusion_threshold; /* bytes */
+  double comm_timeout;      /* seconds until a collective that not all ranks have joined is an error */
+  int32_t log_level;        /* 0 trace .. 5 fatal */
 } hvd_config;
 
 typedef struct hvd_tensor {
@@ -61,11 +62,15 @@ HVD_API int32_t hvd_abi_version(void);
 HVD_API const char* hvd_version(void);
 /* Message of the last failure on the calling thread; valid until its next call. */
 HVD_API const char* hvd_last_error(void);
+/* The ranks that this failure is known to come from: writes at most `capacity`, returns how many there are. */
+HVD_API int32_t hvd_last_failed_ranks(int32_t* ranks, int32_t capacity);
 
 /* Starts an engine. Collective over the communicator. */
 HVD_API int32_t hvd_create(const hvd_config* config, hvd_context** out);
-/* Agrees with all ranks that nothing more comes, within `timeout` seconds, then stops the thread; with `abort` it does
- * not wait for anybody. Pending collectives end with HVD_SHUT_DOWN. Idempotent. */
+/* Agrees with all ranks that nothing more comes, within `timeout` seconds, then stops the thread; collectives that all
+ * ranks have joined are still carried out. With `abort` it tells the others that this rank is gone and waits for
+ * nobody. Pending collectives end with HVD_SHUT_DOWN. Not HVD_OK: the engine is stopped, but the ranks did not agree
+ * (MPI must not be finalized then). A later call returns what the first one did. */
 HVD_API int32_t hvd_shutdown(hvd_context* context, double timeout, int32_t abort);
 /* Frees the context. After hvd_shutdown only. */
 HVD_API void hvd_destroy(hvd_context* context);
@@ -91,6 +96,8 @@ HVD_API int32_t hvd_poll(hvd_context* context, hvd_handle handle, int32_t* done)
 /* Waits at most `timeout` seconds (negative: until the engine ends it) and returns how it ended; frees the handle
  * unless the answer is HVD_TIMEOUT. */
 HVD_API int32_t hvd_wait(hvd_context* context, hvd_handle handle, double timeout);
+/* Frees a handle without waiting; the collective goes on, and its memory must live until it has ended. */
+HVD_API int32_t hvd_release(hvd_context* context, hvd_handle handle);
 
 #if defined(__cplusplus)
 }

@@ -1,0 +1,38 @@
+// Small allreduces that are ready together are carried out as one. Owns the plan (pure) and the buffer.
+//
+// Fusion never changes a result: each element is summed over the ranks in one order wherever it lies.
+#ifndef SPARK_HVD_SRC_FUSION_H_
+#define SPARK_HVD_SRC_FUSION_H_
+
+#include <memory>
+#include <vector>
+
+#include "types.h"
+
+namespace spark_hvd {
+
+// Groups of indices into `ready`. Allreduces of one dtype, op and scaling share a group up to `threshold` bytes; all
+// else stands alone. Groups are ordered by their first member, members by index.
+std::vector<std::vector<size_t>> PlanFusion(const std::vector<Request>& ready, int64_t threshold);
+
+// Memory that grows to what was asked for last and is kept between steps.
+class FusionBuffer {
+ public:
+  // At least `bytes`, aligned to a cache line.
+  char* Reserve(int64_t bytes);
+
+ private:
+  struct Free {
+    void operator()(char* memory) const;
+  };
+  std::unique_ptr<char, Free> memory_;
+  int64_t capacity_ = 0;
+};
+
+// Inputs of `entries` one after the other into `buffer`, and `buffer` back to their outputs.
+void PackInputs(const std::vector<Entry>& entries, char* buffer);
+void UnpackOutputs(const std::vector<Entry>& entries, const char* buffer);
+
+}  // namespace spark_hvd
+
+#endif  // SPARK_HVD_SRC_FUSION_H_

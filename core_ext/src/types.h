@@ -1,0 +1,70 @@
+// The nouns of the core: element types, reductions, kinds of collectives, and what a caller hands in. No behaviour but
+// sizes and names.
+#ifndef SPARK_HVD_SRC_TYPES_H_
+#define SPARK_HVD_SRC_TYPES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spark_hvd/core.h"
+
+namespace spark_hvd {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+using Seconds = std::chrono::duration<double>;
+
+// A wait of this many seconds; anything above a year is cut to a year, which the clock can still add.
+inline Clock::duration ToDuration(double seconds) {
+  constexpr double kYear = 365.0 * 24 * 3600;
+  if (!(seconds < kYear)) seconds = kYear;
+  if (seconds < 0) seconds = 0;
+  return std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+}
+
+enum class Kind : uint8_t { kAllreduce = 0, kBroadcast = 1, kBarrier = 2 };
+constexpr int kKinds = 3;
+
+// 0 for a number that is no dtype.
+int64_t ElementSize(int32_t dtype);
+const char* DtypeName(int32_t dtype);
+const char* OpName(int32_t op);
+const char* KindName(Kind kind);
+std::string ShapeText(const std::vector<int64_t>& shape);
+
+// What is done to the sum of an allreduce besides summing. Average divides by the size first, postscale multiplies
+// then.
+struct Scaling {
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool average = false;
+};
+
+// One collective as all ranks must agree on it: this is what travels to the coordinator.
+struct Request {
+  Kind kind = Kind::kBarrier;
+  std::string name;
+  int32_t dtype = HVD_FLOAT32;
+  int32_t op = HVD_SUM;  // allreduce
+  int32_t root = 0;      // broadcast
+  Scaling scaling;       // allreduce; .average follows op
+  std::vector<int64_t> shape;
+
+  int64_t count() const;
+  int64_t bytes() const { return count() * ElementSize(dtype); }
+};
+
+// A request with the caller's memory and the handle that it waits on.
+struct Entry {
+  Request request;
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t handle = 0;
+  TimePoint submitted{};
+};
+
+}  // namespace spark_hvd
+
+#endif  // SPARK_HVD_SRC_TYPES_H_

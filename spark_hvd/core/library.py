@@ -1,0 +1,319 @@
+"""The door to native code: loads the gradient core and MPI, and turns statuses into errors.
+
+The only module that uses ctypes or mpi4py. It owns how libmpi is found (in the ``mpich`` distribution's own list of
+files, never by a search path), that exactly one MPI library is in the process, and that MPI agrees with the launcher.
+Tensors, handles and names belong to ``communicator.py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spark_hvd import __version__, errors, settings
+from spark_hvd.specs import World
+
+ABI_VERSION = 1
+LIB_FOLDER = Path(__file__).resolve().parent / "lib"
+
+# hvd_status
+OK, INVALID_ARGUMENT, MISMATCH, DUPLICATE_NAME, TIMEOUT, SHUT_DOWN, PEER_FAILED, UNAVAILABLE, INTERNAL, STALLED = range(
+    10
+)
+
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("transport_module", ctypes.c_char_p),
+        ("communicator", ctypes.c_int64),
+        ("expected_rank", ctypes.c_int32),
+        ("expected_size", ctypes.c_int32),
+        ("local_rank", ctypes.c_int32),
+        ("local_size", ctypes.c_int32),
+        ("cross_rank", ctypes.c_int32),
+        ("cross_size", ctypes.c_int32),
+        ("fusion_threshold", ctypes.c_int64),
+        ("comm_timeout", ctypes.c_double),
+        ("log_level", ctypes.c_int32),
+    )
+
+
+class Tensor(ctypes.Structure):
+    """``hvd_tensor`` of core.h."""
+
+    _fields_ = (
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("device", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+@lru_cache(maxsize=1)
+def load_core() -> Any:
+    """The core library, its functions declared.
+
+    Raises
+    ------
+    MissingDependency
+        It was not built, or cannot be loaded.
+    ConfigError
+        It belongs to another version of the package.
+    """
+    path = LIB_FOLDER / "libspark_hvd_core.so"
+    try:
+        lib = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as e:
+        raise errors.MissingDependency(
+            f"the gradient core cannot be loaded: {e}. In a source checkout build it with "
+            "'python setup.py build_core'; otherwise install the wheel for this platform again"
+        ) from e
+    _declare(lib)
+    abi, version = lib.hvd_abi_version(), lib.hvd_version().decode()
+    if abi != ABI_VERSION or version != __version__:
+        raise errors.ConfigError(
+            f"{path} is of version {version} (ABI {abi}), the Python package of {__version__} (ABI {ABI_VERSION}); "
+            "build it again with 'python setup.py build_core', or install one version of spark_hvd"
+        )
+    return lib
+
+
+def _declare(lib: Any) -> None:
+    c = ctypes
+    context, tensor, handle = c.c_void_p, c.POINTER(Tensor), c.POINTER(c.c_int64)
+    signatures: dict[str, tuple[Any, ...]] = {
+        "hvd_last_failed_ranks": (c.POINTER(c.c_int32), c.c_int32),
+        "hvd_create": (c.POINTER(_Config), c.POINTER(context)),
+        "hvd_shutdown": (context, c.c_double, c.c_int32),
+        "hvd_allreduce_async": (context, c.c_char_p, tensor, c.c_int32, c.c_double, c.c_double, handle),
+        "hvd_broadcast_async": (context, c.c_char_p, tensor, c.c_int32, handle),
+        "hvd_barrier_async": (context, c.c_char_p, handle),
+        "hvd_poll": (context, c.c_int64, c.POINTER(c.c_int32)),
+        "hvd_wait": (context, c.c_int64, c.c_double),
+        "hvd_release": (context, c.c_int64),
+    }
+    for query in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+        signatures[f"hvd_{query}"] = (context,)
+    for name, arguments in signatures.items():
+        getattr(lib, name).argtypes = arguments
+        getattr(lib, name).restype = c.c_int32
+    lib.hvd_destroy.argtypes, lib.hvd_destroy.restype = (context,), None
+    lib.hvd_abi_version.argtypes, lib.hvd_abi_version.restype = (), c.c_int32
+    for name in ("hvd_version", "hvd_last_error"):
+        getattr(lib, name).argtypes, getattr(lib, name).restype = (), c.c_char_p
+
+
+def failure(lib: Any, status: int, who: str) -> errors.HorovodError:
+    """The error for ``status``, which this thread's last call into the core returned; ``who`` opens its message."""
+    cause = lib.hvd_last_error().decode(errors="replace")
+    ranks = (ctypes.c_int32 * 64)()
+    count = min(lib.hvd_last_failed_ranks(ranks, len(ranks)), len(ranks))
+    message = f"{who}: {cause}"
+    if status == INVALID_ARGUMENT:
+        return errors.ConfigError(message)
+    if status == UNAVAILABLE:
+        return errors.LaunchError(message)
+    return errors.CommError(message, failed_ranks=tuple(ranks[:count]), cause=cause)
+
+
+def create_engine(world: World, comm: Any, *, check_world: bool) -> tuple[Any, Any]:
+    """Start an engine.
+
+    Parameters
+    ----------
+    world
+        Where this process stands. ``rank`` and ``size`` must be what MPI says when ``check_world``.
+    comm
+        mpi4py communicator, or None for a process that is alone.
+
+    Returns
+    -------
+    The core library and the context of the new engine.
+    """
+    lib = load_core()
+    level = settings.LOG_LEVEL.get()
+    if level not in LOG_LEVELS:
+        raise errors.ConfigError(f"{settings.LOG_LEVEL.names[0]}={level!r}: expected one of {', '.join(LOG_LEVELS)}")
+    config = _Config(
+        struct_size=ctypes.sizeof(_Config),
+        transport_module=None if comm is None else os.fsencode(LIB_FOLDER / "libspark_hvd_mpi_mpich.so"),
+        communicator=0 if comm is None else comm.py2f(),
+        expected_rank=world.rank if check_world else -1,
+        expected_size=world.size if check_world else 0,
+        local_rank=world.local_rank,
+        local_size=world.local_size,
+        cross_rank=world.cross_rank,
+        cross_size=world.cross_size,
+        fusion_threshold=settings.FUSION_THRESHOLD.get(),
+        comm_timeout=settings.COMM_TIMEOUT.get(),
+        log_level=LOG_LEVELS.index(level),
+    )
+    context = ctypes.c_void_p()
+    status = lib.hvd_create(ctypes.byref(config), ctypes.byref(context))
+    if status != OK:
+        raise failure(lib, status, f"init() on rank {world.rank}")
+    return lib, context
+
+
+def submit_allreduce(
+    lib: Any, context: Any, name: str, tensor: Tensor, op: int, prescale: float, postscale: float
+) -> tuple[int, int]:
+    """(status, handle) of ``hvd_allreduce_async``."""
+    handle = ctypes.c_int64()
+    status = lib.hvd_allreduce_async(
+        context, name.encode(), ctypes.byref(tensor), op, prescale, postscale, ctypes.byref(handle)
+    )
+    return status, handle.value
+
+
+def submit_broadcast(lib: Any, context: Any, name: str, tensor: Tensor, root: int) -> tuple[int, int]:
+    """(status, handle) of ``hvd_broadcast_async``."""
+    handle = ctypes.c_int64()
+    status = lib.hvd_broadcast_async(context, name.encode(), ctypes.byref(tensor), root, ctypes.byref(handle))
+    return status, handle.value
+
+
+def submit_barrier(lib: Any, context: Any, name: str) -> tuple[int, int]:
+    """(status, handle) of ``hvd_barrier_async``."""
+    handle = ctypes.c_int64()
+    return lib.hvd_barrier_async(context, name.encode(), ctypes.byref(handle)), handle.value
+
+
+def is_done(lib: Any, context: Any, handle: int) -> bool:
+    """Whether the collective behind ``handle`` has ended; a handle that is gone has."""
+    done = ctypes.c_int32()
+    return lib.hvd_poll(context, handle, ctypes.byref(done)) != OK or bool(done.value)
+
+
+def host_tensor(pointer_in: int, pointer_out: int, dtype: int, shape: tuple[int, ...]) -> Tensor:
+    """A tensor in host memory, for one call."""
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    return Tensor(pointer_in, pointer_out, dtype, len(shape), extents, -1, None)
+
+
+def find_libmpi() -> str:
+    """Path of libmpi in the ``mpich`` distribution.
+
+    Raises
+    ------
+    MissingDependency
+        mpich is not installed, or its list of files holds no libmpi.so.12.
+    """
+    try:
+        files = importlib.metadata.files("mpich") or []
+    except importlib.metadata.PackageNotFoundError as e:
+        raise errors.MissingDependency("several processes need MPI: pip install 'mpich>=4.2' mpi4py") from e
+    for file in files:
+        if file.name == "libmpi.so.12":
+            return os.path.realpath(str(file.locate()))
+    raise errors.MissingDependency(
+        "the installed mpich lists no libmpi.so.12; install it from PyPI: pip install --force-reinstall mpich"
+    )
+
+
+class Mpi:
+    """MPI as mpi4py shows it, over the library of the ``mpich`` distribution.
+
+    Attributes
+    ----------
+    world
+        ``MPI.COMM_WORLD``.
+    """
+
+    def __init__(self, module: Any, started_here: bool) -> None:
+        self._module = module
+        self._started_here = started_here
+        self.world: Any = module.COMM_WORLD
+
+    @staticmethod
+    def load() -> Mpi:
+        """Import mpi4py over the right library, and initialize MPI unless the program has done so already.
+
+        Raises
+        ------
+        ConfigError
+            Another MPI library is in this process, or a second one, or MPI was finalized already.
+        """
+        expected = find_libmpi()
+        _refuse_other_libraries(expected)
+        started_here = "mpi4py.MPI" not in sys.modules
+        if started_here:
+            # Loaded first and by its full path: mpi4py's module then finds it by its soname, whatever lies elsewhere.
+            ctypes.CDLL(expected, mode=os.RTLD_LAZY | os.RTLD_LOCAL)
+            settings.set_for_process("MPI4PY_MPIABI", "mpich")
+            settings.set_for_process("MPI4PY_LIBMPI", expected)
+            try:
+                # A rank that ends by an exception would wait for the others in MPI_Finalize, for ever.
+                importlib.import_module("mpi4py").rc.finalize = False
+            except ImportError as e:
+                raise errors.MissingDependency("several processes need MPI: pip install mpi4py mpich") from e
+        module = importlib.import_module("mpi4py.MPI")
+        _refuse_other_libraries(expected)
+        if module.Is_finalized():
+            raise errors.ConfigError(
+                "MPI was finalized in this process and cannot start twice; call init() again only in a new process"
+            )
+        if not module.Is_initialized():
+            started_here = True
+            module.Init_thread(module.THREAD_MULTIPLE)
+        return Mpi(module, started_here)
+
+    def check_world(self, rank: int, size: int) -> None:
+        """ConfigError unless MPI says the ``rank`` (-1: unknown) and ``size`` that the launcher announced."""
+        found = (self.world.Get_rank(), self.world.Get_size())
+        if found[1] != size or (rank >= 0 and found[0] != rank):
+            who = f"rank {rank} of {size}" if rank >= 0 else f"size {size}"
+            raise errors.ConfigError(
+                f"the launcher announced {who}, MPI found rank {found[0]} of {found[1]}. Was this process started by "
+                "another MPI's mpirun, or by two launchers? Start it with spark_hvd, or with the mpiexec of the "
+                "mpich package"
+            )
+
+    def host_layout(self, comm: Any) -> World:
+        """Who shares a host, as MPI sees it. Collective over ``comm``; for programs that mpiexec started."""
+        host = comm.Split_type(self._module.COMM_TYPE_SHARED, comm.Get_rank())
+        leaders: list[int] = comm.allgather(host.bcast(comm.Get_rank(), 0))
+        local_rank, local_size = host.Get_rank(), host.Get_size()
+        host.Free()
+        # Hosts in the order of their first rank; those count that have a rank at this local place.
+        hosts = sorted(set(leaders))
+        mine = leaders[comm.Get_rank()]
+        reaching = [h for h in hosts if leaders.count(h) > local_rank]
+        return World(comm.Get_rank(), comm.Get_size(), local_rank, local_size, reaching.index(mine), len(reaching))
+
+    def finalize(self) -> None:
+        """MPI_Finalize, if this class initialized MPI. After all ranks agreed, never before."""
+        if self._started_here and not self._module.Is_finalized():
+            self._module.Finalize()
+
+
+def mapped_mpi_libraries() -> list[str]:
+    """Paths of all MPI libraries that are mapped into this process (Linux; empty elsewhere)."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    pattern = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi)\.so[.\d]*)$", re.MULTILINE)
+    return sorted(set(pattern.findall(maps)))
+
+
+def _refuse_other_libraries(expected: str) -> None:
+    others = [path for path in mapped_mpi_libraries() if os.path.realpath(path) != expected]
+    if others:
+        raise errors.ConfigError(
+            f"another MPI library is in this process: {', '.join(others)}; expected only {expected}, of the mpich "
+            "package. Call spark_hvd's init() before anything imports mpi4py, or remove the other MPI"
+        )

@@ -1,0 +1,141 @@
+"""The one engine of this process: when it starts, when it stops, and what MPI sees of that.
+
+Owns the state behind ``init()`` (the only module-level state of the package). How collectives work belongs to
+``communicator.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from spark_hvd import settings
+from spark_hvd.core import library
+from spark_hvd.core.communicator import Communicator
+from spark_hvd.errors import ConfigError, HorovodError
+from spark_hvd.specs import World
+
+
+@dataclass(frozen=True)
+class _Running:
+    communicator: Communicator
+    mpi: library.Mpi | None
+    pid: int
+
+
+_lock = threading.Lock()
+_running: _Running | None = None
+_at_exit_registered = False
+
+
+def init(comm: Any = None) -> Communicator:
+    """Start the engine of this process; a second call returns the same communicator.
+
+    Without a launcher (neither this package's nor an MPI's is seen) the process is alone: size 1, and MPI is not
+    even imported. Collective over all ranks otherwise.
+
+    Parameters
+    ----------
+    comm
+        An mpi4py communicator whose ranks work together. Default: all processes of the run.
+
+    Raises
+    ------
+    ConfigError
+        MPI's rank or size is not what the launcher announced, or two MPI libraries are in the process.
+    LaunchError, MissingDependency
+        MPI or the core could not be loaded or started.
+    """
+    global _running, _at_exit_registered
+    with _lock:
+        if _running is not None:
+            _require_own_process(_running)
+            return _running.communicator
+        size = settings.SIZE.get() or settings.PMI_SIZE.get()
+        mpi = library.Mpi.load() if comm is not None or size > 1 else None
+        if mpi is None:
+            world, used, check = World.alone(), None, True
+        else:
+            mpi.check_world(settings.RANK.get(), size or 1)
+            used = mpi.world if comm is None else comm
+            world = _world(mpi, used, launched_by_us=comm is None and settings.SIZE.get() > 0)
+            check = comm is None
+        communicator = Communicator(*library.create_engine(world, used, check_world=check))
+        if not _at_exit_registered:
+            atexit.register(_at_exit)
+            _at_exit_registered = True
+        _running = _Running(communicator, mpi, os.getpid())
+        return communicator
+
+
+def communicator() -> Communicator:
+    """The communicator of this process; HorovodError before ``init()`` and after ``shutdown()``."""
+    running = _running
+    if running is None:
+        raise HorovodError("spark_hvd is not initialized in this process (or was shut down): call init() first")
+    return running.communicator
+
+
+def is_initialized() -> bool:
+    """Whether ``init()`` has been called and ``shutdown()`` has not."""
+    return _running is not None
+
+
+def shutdown(timeout: float = 60.0, abort: bool = False) -> None:
+    """Stop the engine of this process; without ``init()`` before it does nothing.
+
+    Parameters
+    ----------
+    timeout
+        Seconds in which all ranks must have called it. Collectives that all of them have joined still end well.
+    abort
+        Wait for nobody: for a rank that failed. The others are told. MPI is then not finalized, so the process
+        should end soon (``os._exit`` is right when it is a trainer of ours).
+
+    Raises
+    ------
+    CommError
+        Without ``abort``: the ranks did not agree in time, or the engine had failed before. It is stopped all the same.
+    """
+    global _running
+    with _lock:
+        running = _running
+        if running is None:
+            return
+        _require_own_process(running)
+        _running = None
+        error = running.communicator.stop(timeout, abort)
+        if error is None and running.mpi is not None:
+            running.mpi.finalize()
+    if error is not None and not abort:
+        raise error
+
+
+def _world(mpi: library.Mpi, comm: Any, launched_by_us: bool) -> World:
+    if not launched_by_us:
+        return mpi.host_layout(comm)
+    return World(
+        rank=comm.Get_rank(),
+        size=comm.Get_size(),
+        local_rank=settings.LOCAL_RANK.get(),
+        local_size=settings.LOCAL_SIZE.get(),
+        cross_rank=settings.CROSS_RANK.get(),
+        cross_size=settings.CROSS_SIZE.get(),
+    )
+
+
+def _require_own_process(running: _Running) -> None:
+    if os.getpid() != running.pid:
+        raise ConfigError(
+            f"this process was forked from process {running.pid}, which holds the engine; init() and shutdown() are "
+            "for the trainer itself. Start processes with the 'spawn' method if they need collectives of their own"
+        )
+
+
+def _at_exit() -> None:
+    # A forgotten shutdown: the others may be anywhere, so nobody is waited for and MPI is left as it is.
+    if _running is not None and _running.pid == os.getpid():
+        shutdown(abort=True)
