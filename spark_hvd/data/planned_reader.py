@@ -21,7 +21,7 @@ from spark_hvd.data.catalog import Catalog, RowGroup
 from spark_hvd.data.prefetch import Prefetcher
 from spark_hvd.data.reader import Batch
 from spark_hvd.data.shards import EpochPlan, plan
-from spark_hvd.errors import DataError
+from spark_hvd.errors import DataError, HorovodError
 from spark_hvd.specs import ColumnSpec
 
 Arrays = dict[str, np.ndarray]
@@ -129,6 +129,11 @@ class PlannedReader:
             # Blocks begin at multiples of block_steps: at a resume the first steps of the first block are passed over.
             first_step = start_step - start_step % planned.block_steps
             for step in range(start_step, planned.steps):
+                if self._feed is not feed:
+                    raise HorovodError(
+                        "This iterator of batches has ended: its reader was closed, or another epoch was begun. Ask the "
+                        "reader for a new one with epoch(...)."
+                    )
                 rows = planned.rows(step)
                 if rows == 0:
                     arrays = {c.name: arrow_columns.empty(c) for c in self._reading.columns}

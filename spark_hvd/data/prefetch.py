@@ -54,10 +54,7 @@ class Prefetcher(Generic[T]):
         with self._turn:
             while not self._ready:
                 if self._closed:
-                    raise HorovodError(
-                        "This iterator of batches was ended: its reader was closed, or another epoch was begun. "
-                        "Ask the reader for a new one with epoch(...)."
-                    )
+                    raise HorovodError("Items were asked for after the thread that makes them was closed.")
                 if self._error is not None:
                     raise self._error
                 if self._finished:

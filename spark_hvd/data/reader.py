@@ -6,17 +6,19 @@ rows a rank reads is planned by ``shards.py``; what both engines share is ``plan
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from spark_hvd.errors import ConfigError, DataError
+from spark_hvd.errors import ConfigError, DataError, MissingDependency
 from spark_hvd.specs import DatasetSpec
 from spark_hvd.store import Store
 
 Columns = Mapping[str, np.ndarray]
+ENGINES = ("auto", "petastorm", "arrow")
 # Bytes of batch memory that are decoded at once: with shuffle this is the buffer in which rows are mixed.
 SHUFFLE_BYTES = 32 << 20
 ORDERED_BYTES = 8 << 20
@@ -137,12 +139,21 @@ def open_reader(
         prefetch=prefetch,
         buffer_bytes=buffer_bytes or (SHUFFLE_BYTES if shuffle else ORDERED_BYTES),
     )
-    _check_engine(engine)
+    if _chosen(engine) == "petastorm":
+        from spark_hvd.data.petastorm_reader import PetastormSource
+
+        return PlannedReader(reading, PetastormSource(store))
     from spark_hvd.data.arrow_reader import ArrowSource
 
     return PlannedReader(reading, ArrowSource(store))
 
 
-def _check_engine(engine: str) -> None:
-    if engine not in ("auto", "arrow"):
-        raise ConfigError(f"reader={engine!r}: expected 'auto' or 'arrow'.")
+def _chosen(engine: str) -> str:
+    if engine not in ENGINES:
+        raise ConfigError(f"reader={engine!r}: expected one of {ENGINES}.")
+    installed = importlib.util.find_spec("petastorm") is not None
+    if engine == "petastorm" and not installed:
+        raise MissingDependency(
+            "reader='petastorm' needs a package that is not installed. Run: pip install 'petastorm>=0.12.1'"
+        )
+    return "petastorm" if installed and engine != "arrow" else "arrow"

@@ -68,17 +68,17 @@ class StoreContract:
         def read() -> None:
             while not stop.is_set():
                 data = store.read("p")
-                seen.add((len(data), len(set(data))))
+                seen.add(data == data[:1] * size)
 
         thread = threading.Thread(target=read)
         thread.start()
         try:
-            for i in range(60):
+            for i in range(40):
                 store.write("p", str(i % 10).encode() * size)
         finally:
             stop.set()
             thread.join(30)
-        assert seen == {(size, 1)}
+        assert seen == {True}
         assert store.list() == ["p"]
 
     def test_the_url_opens_the_same_store(self, store: Store, url: str) -> None:
