@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 from spark_hvd.errors import CommError, LaunchError
@@ -112,19 +113,41 @@ def _blamed(error: BaseException) -> tuple[bool, tuple[int, ...]]:
     return False, ()
 
 
+def _from_target(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the launcher's own frames at its start; whole if there are no others."""
+    link = trace
+    while link is not None and Path(link.tb_frame.f_code.co_filename).parent == Path(__file__).parent:
+        link = link.tb_next
+    return link or trace
+
+
 def _report(error: BaseException) -> FailureReport:
     code = 1
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
+        code = code & 0xFF or 1
     collective, ranks = _blamed(error)
     return FailureReport(
         error=traceback.format_exception_only(type(error), error)[-1].strip(),
-        traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        traceback="".join(traceback.format_exception(type(error), error, _from_target(error.__traceback__))),
         time=time.time(),
-        exit_code=code & 0xFF,
+        exit_code=code,
         collective=collective,
         failed_ranks=ranks,
     )
+
+
+def _call(target: str, context: TrainerContext, payload: bytes) -> bytes | None:
+    """What the target returns; None when it leaves with ``sys.exit(0)``."""
+    try:
+        result = _load(target)(context, payload)
+    except SystemExit as e:
+        if e.code in (None, 0):
+            return None
+        raise
+    if not isinstance(result, bytes):
+        raise LaunchError(f"{target} returned {type(result).__name__}, expected bytes")
+    return result
 
 
 def _run(folder: Path, descriptor: int) -> int:
@@ -140,21 +163,14 @@ def _run(folder: Path, descriptor: int) -> int:
     world = World(**fields["context"].pop("world"))
     context = TrainerContext(world=world, **fields["context"])
     try:
-        result = _load(fields["target"])(context, payload)
-        if not isinstance(result, bytes):
-            raise LaunchError(f"{fields['target']} returned {type(result).__name__}, expected bytes")
+        result = _call(fields["target"], context, payload)
         _shut_core_down()
-        _leave(folder, _RESULT, result)
+        if result is not None:
+            _leave(folder, _RESULT, result)
         return 0
     except BaseException as e:
         report = _report(e)
-        if isinstance(e, SystemExit) and report.exit_code == 0:
-            _shut_core_down()
-            return 0
-        if isinstance(e, SystemExit):
-            print(f"SystemExit: {e.code}", file=sys.stderr)
-        else:
-            sys.stderr.write(report.traceback)
+        sys.stderr.write(report.traceback)
         _leave(folder, _FAILURE, json.dumps(asdict(report)).encode())
         return report.exit_code
 

@@ -65,15 +65,15 @@ class Kind(Enum):
 class Verdict:
     """What follows from the states of all slots.
 
-    ``rank`` is the rank that failed first, ``reason`` why where its own report cannot say it. ``values`` is what the
-    trainers learn when they leave MPI's barrier. ``hurry``: another round is expected at once.
+    ``rank`` is the rank that failed first; ``witness`` the rank whose report says how, if its own cannot; ``reason``
+    says it where no report can. ``values`` is what the trainers learn when they leave MPI's barrier.
     """
 
     kind: Kind
     rank: int = -1
+    witness: int = -1
     reason: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
-    hurry: bool = False
 
 
 def parse(messages: Sequence[str], size: int) -> list[SlotState]:
@@ -104,7 +104,12 @@ def first_failure(states: Sequence[SlotState]) -> SlotState:
 def judge(states: Sequence[SlotState]) -> Verdict:
     """What the states mean for the run."""
     if any(s.phase in (FAILED, BROKEN) for s in states):
-        return Verdict(Kind.FAILED, rank=first_failure(states).rank)
+        first = first_failure(states)
+        # A rank that is frozen, or left without taking part, fails a collective without failing itself.
+        silent = [r for r in first.blames if 0 <= r < len(states) and states[r].phase in (RUNNING, ENDED)]
+        if silent and first.collective and first.rank not in first.blames:
+            return Verdict(Kind.FAILED, rank=min(silent), witness=first.rank)
+        return Verdict(Kind.FAILED, rank=first.rank)
     if all(s.phase == ENDED for s in states):
         return Verdict(Kind.ALL_ENDED)
     if any(s.overdue for s in states):
@@ -116,8 +121,8 @@ def judge(states: Sequence[SlotState]) -> Verdict:
         return Verdict(
             Kind.FAILED,
             rank=left[0].rank,
-            reason=f"it ended without joining the others (no init()), while ranks {ranks} wait for it in MPI_Init",
+            reason=f"without joining the others (no init()), while ranks {ranks} wait for it in MPI_Init",
         )
     if waiting and all(s.waits or s.phase == ENDED for s in states):
         return Verdict(Kind.RELEASE, values={k: v for s in waiting for k, v in s.puts.items()})
-    return Verdict(Kind.GO_ON, hurry=bool(waiting))
+    return Verdict(Kind.GO_ON)

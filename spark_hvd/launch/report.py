@@ -24,6 +24,7 @@ class SlotReport:
     phase: str
     kind: str
     first: int = -1
+    witness: int = -1
     reason: str = ""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -64,6 +65,9 @@ def error_of(reports: Sequence[SlotReport], timeout: float | None) -> LaunchErro
     failure = first.failure
     if head.reason:
         failure = replace(failure, error=head.reason)
+    elif head.witness >= 0:
+        says = f"it did not take part in a collective, says rank {head.witness}: {reports[head.witness].failure.error}"
+        failure = replace(failure, error=says)
     return TrainerError(_message(failure, len(reports)), failure)
 
 
@@ -89,7 +93,7 @@ def _message(failure: TrainerFailure, size: int) -> str:
             )
         elif failure.signal in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL"):
             advice = "\nNative code crashed: the lines below hold the Python stack at that moment."
-    elif failure.exit_code and not failure.traceback:
+    elif failure.exit_code is not None and not failure.traceback:
         how = f"its process ended with exit code {failure.exit_code}" + (f": {how}" if how else "")
     elif failure.exit_code and failure.exit_code != 1:
         how = f"{how} (exit code {failure.exit_code})"

@@ -144,6 +144,10 @@ def launch(
     spark = spark or barrier.active_session()
     if spec.num_proc < 1:
         raise ConfigError(f"num_proc={spec.num_proc}: expected 1 or more trainers")
+    try:
+        json.dumps(dict(spec.secrets))
+    except TypeError as e:
+        raise ConfigError(f"secrets (storage options, tokens) must be JSON values to reach the trainers: {e}") from e
     barrier.check_slots(spark, spec.num_proc)
     with ExitStack() as stack:
         start = _start_mark(spark, spec, stack)

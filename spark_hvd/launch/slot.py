@@ -7,24 +7,19 @@ the exchange with the others. What a round of the pulse means is decided in ``pu
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import site
 import socket
-import sys
-import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import spark_hvd
 from spark_hvd import settings
 from spark_hvd.errors import LaunchError, TrainerFailure
-from spark_hvd.launch import child, pulse, world
+from spark_hvd.launch import child, environment, pulse, world
 from spark_hvd.launch.guard import Guard
 from spark_hvd.launch.output import Output
 from spark_hvd.launch.pmi import PmiServer, mpich_segments
@@ -36,10 +31,8 @@ from spark_hvd.specs import LaunchSpec, World
 from spark_hvd.store import Store, layout
 
 _SETTLE_SECONDS = 0.3
+_EARLY_SECONDS = 20.0
 _CHUNK = 1 << 20
-# Left in the environment they would make MPI believe in another launcher, or are secrets of the Python worker.
-_DROPPED = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PYTHON_WORKER_FACTORY_", "SPARK_HVD_TRAINER")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -144,12 +137,12 @@ class Slot:
         of the pulse, so that it ends the run everywhere with its own message.
         """
         try:
-            self._guard = Guard(self._remains, _environment({}))
+            self._guard = Guard(self._remains, environment.of_helper())
             self._pmi.start()
             self._trainer = TrainerProcess(
                 marker=self._marker,
                 folder=self._work,
-                environment=self._trainer_environment(),
+                environment=environment.of_trainer(self._spec.env, self._seat.cpus, self._identity()),
                 pass_fds=[self._pmi.client.fileno()],
                 output=self._output,
                 on_end=self._wake.set,
@@ -163,22 +156,18 @@ class Slot:
             context = child.TrainerContext(
                 me, self._spec.run_id, self._spec.store_url, self._spec.secrets, self._spec.attempt
             )
-            local = {
-                setting.names[0]: str(value)
-                for setting, value in (
-                    (settings.LOCAL_RANK, me.local_rank),
-                    (settings.LOCAL_SIZE, me.local_size),
-                    (settings.CROSS_RANK, me.cross_rank),
-                    (settings.CROSS_SIZE, me.cross_size),
-                )
-            }
-            header = child.header(context, self._spec.target, _module_path(self._spec.env), local)
+            header = child.header(
+                context,
+                self._spec.target,
+                environment.module_path(self._spec.env),
+                environment.of_world(me, self._spec.env),
+            )
             self._trainer.feed(header, self._spec.payload)
 
     def keep_pulse(self) -> Verdict:
         """Exchange states with the other slots until the run has ended for all; returns how."""
         confirming = False
-        pause = self._task.pulse_seconds
+        pause = self._interval()
         while True:
             self._wake.wait(self._until_overdue(pause))
             self._wake.clear()
@@ -199,7 +188,7 @@ class Slot:
                 self._pmi.release(verdict.values)
                 mine = self.state()
             # Who waits for the others does so in the exchange itself.
-            pause = 0.0 if mine.waits or mine.phase == pulse.ENDED else self._task.pulse_seconds
+            pause = 0.0 if mine.waits or mine.phase == pulse.ENDED else self._interval()
 
     def state(self) -> SlotState:
         """What this slot tells the others now."""
@@ -248,7 +237,7 @@ class Slot:
 
     def _meet(self) -> World:
         """First exchange: who is where; returns this rank's World."""
-        me = {"rank": self._seat.rank, "host": self._host, "key": _host_key(self._host)}
+        me = {"rank": self._seat.rank, "host": self._host, "key": environment.host_key(self._host)}
         messages = self._exchange(json.dumps(me), self._spec.start_timeout)
         try:
             met = [json.loads(message) for message in messages]
@@ -282,23 +271,20 @@ class Slot:
             timer.cancel()
             timer.join()
 
+    def _interval(self) -> float:
+        """Seconds to the next round; shorter at first, when most failures happen and nobody waits for long steps."""
+        early = time.monotonic() - self._started < _EARLY_SECONDS
+        return min(self._task.pulse_seconds, 1.0) if early else self._task.pulse_seconds
+
     def _until_overdue(self, seconds: float) -> float:
         """``seconds``, or what is left of the run's time if that is less."""
         if self._spec.timeout is None:
             return seconds
         return max(0.0, min(seconds, self._started + self._spec.timeout - time.monotonic()))
 
-    def _trainer_environment(self) -> dict[str, str]:
-        seat = self._seat
-        base = _environment(self._spec.env)
-        threads = {name: str(max(1, seat.cpus)) for name in _THREADS if name not in base}
-        return {
-            **base,
-            **threads,
-            **self._pmi.environment(),
-            settings.RANK.names[0]: str(seat.rank),
-            settings.SIZE.names[0]: str(seat.size),
-        }
+    def _identity(self) -> dict[str, str]:
+        rank, size = settings.RANK.names[0], settings.SIZE.names[0]
+        return {**self._pmi.environment(), rank: str(self._seat.rank), size: str(self._seat.size)}
 
     def _store(self) -> Store | None:
         if self._spec.store_url is None:
@@ -332,7 +318,9 @@ class Slot:
 
     def _report(self, verdict: Verdict) -> SlotReport:
         assert self._last is not None
-        ended = None if self._trainer is None else self._trainer.poll()
+        # How it ended counts only if it did so by itself.
+        own = self._trainer is not None and self._last.phase in (pulse.ENDED, pulse.FAILED)
+        ended = self._trainer.poll() if own and self._trainer is not None else None
         known = self._failure
         failure = TrainerFailure(
             rank=self._seat.rank,
@@ -350,35 +338,8 @@ class Slot:
             phase=self._last.phase,
             kind=verdict.kind.value,
             first=verdict.rank,
+            witness=verdict.witness,
             reason=verdict.reason,
             seconds=time.monotonic() - self._started,
             notes=tuple(self._notes),
         )
-
-
-def _host_key(host: str) -> str:
-    """Equal on slots of one host, as far as names tell: containers may share a kernel, hosts may share a name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{boot}/{host}"
-
-
-def _package_root() -> str:
-    return str(Path(spark_hvd.__file__).parents[1])
-
-
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The Python worker's environment, without what would mislead a trainer, in which spark_hvd can be imported."""
-    base = {k: v for k, v in settings.child_environment(None, **extra).items() if not k.startswith(_DROPPED)}
-    root = _package_root()
-    if root not in (sysconfig.get_path("purelib"), site.getusersitepackages()):
-        base["PYTHONPATH"] = os.pathsep.join(p for p in (base.get("PYTHONPATH", ""), root) if p)
-    return base
-
-
-def _module_path(env: Mapping[str, str]) -> list[str]:
-    """``sys.path`` of the trainer: that of this process, entries made absolute, after what ``env`` adds."""
-    added = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return list(dict.fromkeys(os.path.abspath(p) for p in [*added, *sys.path]))

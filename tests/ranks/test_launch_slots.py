@@ -1,0 +1,313 @@
+"""Slots with real trainers and without Spark: slots are threads, the exchange is a barrier of threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_hvd.errors import LaunchError, TrainerError
+from spark_hvd.launch.report import SlotReport, error_of
+from spark_hvd.launch.slot import Seat, SlotTask, run_slot
+from spark_hvd.specs import LaunchSpec
+from spark_hvd.store import Store, layout
+
+
+class Meeting:
+    """What BarrierTaskContext.allGather does, for threads."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size)
+        self._messages = [""] * size
+
+    def seat(self, rank: int, abandon: Callable[[str], None]) -> Seat:
+        def exchange(message: str) -> list[str]:
+            self._messages[rank] = message
+            self._barrier.wait(60)
+            got = list(self._messages)
+            self._barrier.wait(60)
+            return got
+
+        return Seat(rank, self._barrier.parties, f"executor-{rank}", 1, exchange, abandon)
+
+    def leave(self) -> None:
+        self._barrier.abort()
+
+
+@dataclass
+class Done:
+    """What a run left: rows by kind, per rank."""
+
+    reports: list[SlotReport]
+    results: list[bytes]
+    outputs: list[list[tuple[str, str]]]
+    error: LaunchError | TrainerError | None
+
+
+def slots(size: int, target: str, payload: bytes = b"", **spec: object) -> Done:
+    """Run ``launch_programs.<target>`` on ``size`` slots."""
+    task = SlotTask(
+        LaunchSpec("run-1", size, f"launch_programs:{target}", payload, **spec),  # type: ignore[arg-type]
+        name=f"test-{uuid.uuid4().hex}",
+        pulse_seconds=0.5,
+        exchange_seconds=30.0,
+    )
+    meeting = Meeting(size)
+    rows: list[list[tuple[str, bytes]]] = [[] for _ in range(size)]
+    errors: list[BaseException] = []
+
+    def body(rank: int) -> None:
+        try:
+            rows[rank] = list(run_slot(task, meeting.seat(rank, errors.append)))  # type: ignore[arg-type]
+        except BaseException as e:
+            errors.append(e)
+            meeting.leave()
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors, errors
+    reports = [SlotReport.from_json(data) for kept in rows for kind, data in kept if kind == "report"]
+    results = [b"".join(data for kind, data in kept if kind == "result") for kept in rows]
+    outputs = [
+        [(stream, line) for stream, line in json.loads(data)]
+        for kept in rows
+        for kind, data in kept
+        if kind == "output"
+    ]
+    return Done(reports, results, outputs, error_of(reports, task.spec.timeout))
+
+
+def pids(folder: Path) -> list[int]:
+    """Every process of which a trainer wrote a note."""
+    notes = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
+    return [pid for note in notes for pid in [note["pid"], *note.get("children", [])]]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """No temporary file, thread or descriptor remains."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    yield
+    assert list(temporary.iterdir()) == []
+    assert set(threading.enumerate()) == threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def test_a_trainer_learns_who_and_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_PORT", "nowhere")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    secrets = {"storage_options": {"key": "very secret"}}
+    done = slots(2, "look", b"x" * 1_000_000, env={"COLOUR": "blue", "SPARK_HVD_RANK": "9"}, secrets=secrets, attempt=3)
+    assert done.error is None
+    for rank, result in enumerate(done.results):
+        seen = json.loads(result)
+        assert seen["world"]["rank"] == seen["world"]["local_rank"] == rank
+        assert (seen["world"]["size"], seen["world"]["local_size"], seen["world"]["cross_size"]) == (2, 2, 1)
+        assert (seen["run_id"], seen["secrets"], seen["attempt"]) == ("run-1", secrets, 3)
+        environ = seen["environ"]
+        assert (environ["SPARK_HVD_RANK"], environ["SPARK_HVD_LOCAL_RANK"], environ["COLOUR"]) == (
+            str(rank),
+            str(rank),
+            "blue",
+        )
+        assert environ["OMP_NUM_THREADS"] == "1"
+        assert "PMI_PORT" not in environ
+        assert "OMPI_COMM_WORLD_SIZE" not in environ
+        assert "very secret" not in json.dumps(environ) + seen["cmdline"]
+        assert (seen["mode"], seen["session"], seen["payload"]) == (0o700, True, 1_000_000)
+        assert all(os.path.isabs(entry) for entry in seen["path"])
+        assert not os.path.exists(seen["folder"])
+
+
+def test_large_results_travel_in_pieces() -> None:
+    payload = os.urandom(3_500_000)
+    done = slots(2, "echo", payload)
+    assert done.results == [payload, payload]
+
+
+def test_output_is_kept_whole_in_the_store_and_sent_when_asked_for(tmp_path: Path) -> None:
+    store = Store.create(str(tmp_path / "store"))
+    done = slots(2, "say", store_url=store.url, output_bytes=1000)
+    for rank in range(2):
+        assert sorted(done.outputs[rank]) == [
+            ("stderr", f"err of {rank}"), ("stdout", "no end of line"), ("stdout", f"out of {rank}"),
+        ]  # fmt: skip
+        log = store.read(layout.rank_log("run-1", rank)).decode()
+        assert sorted(log.split("\n")) in (
+            sorted([f"out of {rank}", f"err of {rank}", "no end of line"]),
+            sorted([f"out of {rank}", f"no end of lineerr of {rank}", ""]),
+        )
+    assert all(report.notes == () for report in done.reports)
+
+
+def test_a_log_that_cannot_be_kept_is_told_and_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = slots(1, "echo", b"fine", store_url=f"file://{tmp_path}/file")
+    assert done.error is None
+    assert done.results == [b"fine"]
+    assert any("log of rank 0 could not be kept" in note for note in done.reports[0].notes)
+
+
+def test_an_exception_ends_all_and_names_the_rank(notes: Path) -> None:
+    error = slots(3, "fail", str(notes).encode()).error
+    assert isinstance(error, TrainerError)
+    assert error.rank == 1
+    assert error.exit_code == 1
+    assert error.failure.executor == "executor-1"
+    assert "bad label 17 in column y" in str(error)
+    assert "launch_programs.py" in error.failure.traceback
+    assert "launch/child.py" not in error.failure.traceback
+    assert "rank 1 is about to fail" in error.failure.tail
+    assert len(pids(notes)) == 3
+    assert not [pid for pid in pids(notes) if alive(pid)]
+
+
+def test_a_killed_rank_is_named_with_its_signal_and_all_children_are_gone(notes: Path) -> None:
+    done = slots(2, "die", str(notes).encode())
+    assert isinstance(done.error, TrainerError)
+    assert (done.error.rank, done.error.signal, done.error.exit_code) == (1, "SIGKILL", None)
+    assert "rank 1 is about to die" in str(done.error)
+    # Rank 0 was ended as a consequence: that is no failure of its own.
+    assert (done.reports[0].phase, done.reports[0].failure.signal) == ("running", None)
+    assert len(pids(notes)) == 6
+    assert not [pid for pid in pids(notes) if alive(pid)]
+
+
+def test_native_crash_leaves_the_python_stack() -> None:
+    error = slots(2, "crash").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal) == (1, "SIGSEGV")
+    assert "in crash" in str(error)
+
+
+def test_exit_codes() -> None:
+    error = slots(2, "leave", b"3").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.exit_code, error.signal) == (1, 3, None)
+    error = slots(2, "leave_hard").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.exit_code) == (1, 5)
+    assert "exit code 5" in str(error)
+
+
+def test_a_rank_may_end_well_before_the_others() -> None:
+    done = slots(2, "leave", b"0")
+    assert done.error is None
+    assert done.results == [b"done", b""]
+
+
+def test_a_rank_that_only_heard_of_the_death_is_not_named() -> None:
+    error = slots(2, "follow").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal) == (1, "SIGKILL")
+
+
+def test_a_rank_that_takes_no_part_is_named_by_the_one_that_gave_up() -> None:
+    error = slots(2, "skip").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal, error.exit_code) == (1, None, None)
+    assert "did not take part in a collective, says rank 0" in str(error)
+    assert "rank 1 did not join within 1 s" in str(error)
+
+
+def test_a_target_that_is_missing_or_returns_no_bytes() -> None:
+    error = slots(1, "no_such_function").error
+    assert isinstance(error, TrainerError)
+    assert "no_such_function" in str(error)
+    error = slots(1, "bad_result").error
+    assert isinstance(error, TrainerError)
+    assert "returned str, expected bytes" in str(error)
+
+
+def test_timeout_ends_the_run(notes: Path) -> None:
+    began = time.monotonic()
+    error = slots(2, "sleep", str(notes).encode(), timeout=1.0).error
+    assert isinstance(error, LaunchError)
+    assert "timeout=1 s" in str(error)
+    assert "ranks [0, 1]" in str(error)
+    assert time.monotonic() - began < 20
+    assert not [pid for pid in pids(notes) if alive(pid)]
+
+
+@pytest.mark.parametrize("payload", [b"", b"finalize"])
+def test_mpi_starts_over_the_exchange_and_leaves_no_segment(payload: bytes) -> None:
+    done = slots(3, "mpi", payload)
+    assert done.error is None
+    seen = [json.loads(result) for result in done.results]
+    assert [(s["rank"], s["size"], s["total"]) for s in seen] == [(0, 3, 6), (1, 3, 6), (2, 3, 6)]
+    segments = {path for s in seen for path in s["segments"]}
+    assert segments, "MPICH makes segments; where are they?"
+    assert not [path for path in segments if os.path.exists(path)]
+    # 0100007F: 127.0.0.1 in the kernel's byte order.
+    assert {port for s in seen for port in s["ports"]} <= {"0100007F"}
+
+
+def test_a_rank_that_never_joins_mpi_is_named() -> None:
+    error = slots(2, "mpi_without").error
+    assert isinstance(error, TrainerError)
+    assert error.rank == 1
+    assert "ranks [0] wait for it in MPI_Init" in str(error)
+
+
+def test_a_trainer_that_cannot_start_is_an_error_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_hvd.launch import slot
+
+    start = slot.TrainerProcess
+
+    def refuse(**arguments: object) -> object:
+        if str(arguments["marker"]).endswith("-1"):
+            raise OSError(12, "Cannot allocate memory")
+        return start(**arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slot, "TrainerProcess", refuse)
+    error = slots(2, "sleep", b"/").error
+    assert isinstance(error, LaunchError)
+    assert "trainer of rank 1" in str(error)
+    assert "Cannot allocate memory" in str(error)
+
+
+def test_a_slot_that_waits_too_long_for_the_others_gives_up(notes: Path) -> None:
+    task = SlotTask(LaunchSpec("run-1", 2, "launch_programs:sleep", start_timeout=0.5), "test-alone", 0.05, 0.5)
+    given_up = threading.Event()
+    reasons: list[str] = []
+
+    def exchange(message: str) -> list[str]:
+        given_up.wait(20)
+        raise RuntimeError("the task ends")
+
+    def abandon(reason: str) -> None:
+        reasons.append(reason)
+        given_up.set()
+
+    with pytest.raises(RuntimeError, match="the task ends"):
+        list(run_slot(task, Seat(0, 2, "executor", 1, exchange, abandon)))
+    assert "waited 0.5 s in an exchange for the other 1 slots of run run-1" in reasons[0]
