@@ -3,7 +3,8 @@
 Owns: which columns the UDF sees, how they become arrays, what the outputs mean. Does not own the model: a framework's
 predictor loads it in the worker and computes.
 
-Nulls are found by Spark itself, in the expression that feeds the UDF: pandas could not tell a null from a NaN.
+Nulls are found by Spark itself, in the expression that feeds the UDF: pandas could not tell a null from a NaN. For the
+same reason an output that is NaN comes back as null.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def check_features(df: Any, features: Sequence[ColumnSpec]) -> None:
     """Raise DataError when a feature column of ``df`` cannot become what the model was trained on."""
     found = prepare.check_schema(df, [column.name for column in features])
     for column, now in zip(features, found, strict=True):
-        if not np.can_cast(now.dtype, column.dtype, "same_kind"):
+        if len(now.shape) != len(column.shape) or not np.can_cast(now.dtype, column.dtype, "same_kind"):
             raise DataError(
                 f"column {column.name!r}: expected {column.source or column.dtype}, as at fit, found "
                 f"{now.source or now.dtype}. Cast it before transform."
