@@ -49,14 +49,15 @@ def save_weights(model: torch.nn.Module) -> bytes:
         names[memory] = name
         # A copy of its own: two views that overlap without being the same may not share memory in the file either.
         kept[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return save_tensors(kept, {"format": "pt", _ALIASES: json.dumps(aliases)})
+    if not aliases:
+        return save_tensors(kept, {"format": "pt"})
+    return _sorted_metadata(save_tensors(kept, {"format": "pt", _ALIASES: json.dumps(aliases)}))
 
 
 def read_weights(data: bytes) -> dict[str, torch.Tensor]:
     """Name -> tensor, with every tied name, as ``load_state_dict`` takes it."""
     tensors = load_tensors(data)
-    length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    metadata = _head(data)[0].get("__metadata__", {})
     for name, kept in json.loads(metadata.get(_ALIASES, "{}")).items():
         tensors[name] = tensors[kept]
     return tensors
@@ -68,3 +69,19 @@ def load_weights(model: torch.nn.Module, data: bytes) -> None:
         model.load_state_dict(read_weights(data))
     except RuntimeError as e:
         raise ConfigError(f"the weights do not fit this {type(model).__name__}: {e}") from e
+
+
+def _head(data: bytes) -> tuple[dict[str, Any], int]:
+    # Eight bytes with the length of a JSON object, the object, then the tensors, whose offsets count from there.
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), end
+
+
+def _sorted_metadata(data: bytes) -> bytes:
+    # safetensors writes the metadata in an order that differs from process to process; equal weights shall be equal
+    # bytes.
+    head, end = _head(data)
+    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[end:]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +42,18 @@ def test_everything_comes_back_and_tied_weights_stay_tied() -> None:
     tensors = read_weights(data)
     assert set(tensors) == set(model.state_dict())
     assert tensors["out.weight"].data_ptr() == tensors["embed.weight"].data_ptr()
+
+
+def test_equal_weights_are_equal_bytes_in_every_process() -> None:
+    code = (
+        "from test_torch_weights import Net; from spark_hvd.torch.weights import save_weights; import hashlib, torch\n"
+    )
+    code += "torch.manual_seed(0); print(hashlib.sha256(save_weights(Net())).hexdigest())"
+    folder = str(Path(__file__).parent)
+    torch.manual_seed(0)
+    mine = hashlib.sha256(save_weights(Net())).hexdigest()
+    other = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=60)
+    assert other.stdout.decode().strip() == mine
 
 
 def test_a_module_that_does_not_fit_is_an_error() -> None:
