@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <exception>
 #include <sstream>
 #include <utility>
@@ -17,6 +18,8 @@ class SignalsBlocked {
   SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    // But a fault of the thread itself must reach the handlers that report it.
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -272,7 +275,9 @@ Status Engine::Follow(const std::vector<Response>& responses) {
 Status Engine::CheckDeadlines(TimePoint now) {
   if (leave_) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (now >= leave_deadline_) {
+    // Rank 0 alone knows who is missing; the others give it time to say so.
+    const Clock::duration grace = coordinator_ ? Clock::duration::zero() : std::chrono::milliseconds(500);
+    if (now >= leave_deadline_ + grace) {
       const std::vector<int32_t> ranks = coordinator_ ? coordinator_->present() : std::vector<int32_t>{0};
       return Status::Error(HVD_STALLED,
                            "shutdown: " + RankList(ranks) + " did not agree in time" +
@@ -283,7 +288,7 @@ Status Engine::CheckDeadlines(TimePoint now) {
   if (coordinator_ || now < next_check_) return Status::Ok();
   next_check_ = now + std::chrono::milliseconds(250);
   // Rank 0 ends what is late with an error. That nothing comes at all, well after that time, is about rank 0 itself.
-  const double patience = config_.comm_timeout * 1.25 + 5;
+  const double patience = config_.comm_timeout * 1.25 + std::min(5.0, config_.comm_timeout);
   Entry entry;
   if (!queue_.FindOlder(now - ToDuration(patience), &entry)) return Status::Ok();
   return Status::Error(HVD_PEER_FAILED,
@@ -314,11 +319,8 @@ void Engine::End(const Status& how) {
     control_->Close();
   } else {
     if (!peer_told_ && size_ > 1) TellFailure(how);
-    // The network may still read from and write to what it was given: that memory is never given back.
-    if (size_ > 1) {
-      (void)control_.release();
-      (void)transport_.release();
-    }
+    // The network may still read from and write to the memory that it was given: it lives as long as the process.
+    if (size_ > 1) kept_ = shared_from_this();
     if (!abort_) log_(LogLevel::kWarning, "engine ended: " + how.message);
   }
   const Status pending =

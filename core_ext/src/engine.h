@@ -80,7 +80,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::deque<std::pair<int, Bytes>> inbox_;
   bool left_ = false;
   bool all_left_ = false;
-  bool peer_told_ = false;
+  bool peer_told_ = false;        // the failure came from a peer, who has told all others
+  std::shared_ptr<Engine> kept_;  // itself, after a failure
   TimePoint next_check_{};
 
   // Between Shutdown() and the thread.

@@ -54,7 +54,7 @@ def init(comm: Any = None) -> Communicator:
         if _running is not None:
             _require_own_process(_running)
             return _running.communicator
-        size = settings.SIZE.get() or settings.PMI_SIZE.get()
+        size = _announced_size()
         mpi = library.Mpi.load() if comm is not None or size > 1 else None
         if mpi is None:
             world, used, check = World.alone(), None, True
@@ -107,11 +107,21 @@ def shutdown(timeout: float = 60.0, abort: bool = False) -> None:
             return
         _require_own_process(running)
         _running = None
-        error = running.communicator.stop(timeout, abort)
-        if error is None and running.mpi is not None:
-            running.mpi.finalize()
+    error = running.communicator.stop(timeout, abort)
+    if error is None and running.mpi is not None:
+        running.mpi.finalize()
     if error is not None and not abort:
         raise error
+
+
+def _announced_size() -> int:
+    ours, theirs = settings.SIZE.get(), settings.PMI_SIZE.get()
+    if ours and theirs and ours != theirs:
+        raise ConfigError(
+            f"{settings.SIZE.names[0]} is {ours}, but the process manager of MPI announces {theirs} processes. "
+            "Was this process started by two launchers? Unset the variables of one of them"
+        )
+    return ours or theirs
 
 
 def _world(mpi: library.Mpi, comm: Any, launched_by_us: bool) -> World:
