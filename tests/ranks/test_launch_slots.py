@@ -57,7 +57,7 @@ def slots(size: int, target: str, payload: bytes = b"", **spec: object) -> Done:
     task = SlotTask(
         LaunchSpec("run-1", size, f"launch_programs:{target}", payload, **spec),  # type: ignore[arg-type]
         name=f"test-{uuid.uuid4().hex}",
-        pulse_seconds=0.5,
+        pulse_seconds=0.1,
         exchange_seconds=30.0,
     )
     meeting = Meeting(size)
