@@ -131,8 +131,8 @@ class PlannedReader:
             for step in range(start_step, planned.steps):
                 if self._feed is not feed:
                     raise HorovodError(
-                        "This iterator of batches has ended: its reader was closed, or another epoch was begun. Ask the "
-                        "reader for a new one with epoch(...)."
+                        "This iterator of batches has ended: its reader was closed, or another epoch was begun. Ask "
+                        "the reader for a new one with epoch(...)."
                     )
                 rows = planned.rows(step)
                 if rows == 0:

@@ -281,7 +281,7 @@ def _measured(
         elif any(high == 0 for _, high in ranges):
             problems.append(f"column {spec.name!r} ({spec.source}): expected arrays with items, found empty ones only.")
         elif found:
-            where = f"{found} nulls in (or in place of) its arrays" if ranges else f"{found} nulls"
+            where = f"{found} null{'s' * (found > 1)}" + (" in (or in place of) its arrays" if ranges else "")
             problems.append(
                 f"column {spec.name!r} ({spec.source}): expected no nulls, found {where} in {rows} rows. To do: drop "
                 f"or fill them, df.na.drop(subset=[{spec.name!r}]) or df.na.fill(...)."
