@@ -11,7 +11,7 @@ import numpy as np
 
 
 def process_seed(seed: int, rank: int) -> int:
-    """A 63-bit seed of its own for each (seed, rank); neighbours are unrelated."""
+    """A 63-bit seed of its own for each (seed modulo 2**64, rank); neighbours are unrelated."""
     high, low = np.random.SeedSequence([seed & ((1 << 64) - 1), rank]).generate_state(2, np.uint32).tolist()
     return ((high << 32) | low) & ((1 << 63) - 1)
 

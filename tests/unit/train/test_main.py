@@ -1,0 +1,66 @@
+"""The composition root, alone: from what the driver wrote to what the driver reads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training import FEATURES, make_columns, prepare
+
+from spark_hvd import core
+from spark_hvd.errors import ConfigError
+from spark_hvd.launch.child import TrainerContext
+from spark_hvd.specs import TrainResult, World, from_json
+from spark_hvd.store import Store, layout
+from spark_hvd.torch.bundle import TorchBundle
+from spark_hvd.torch.weights import load_weights
+from spark_hvd.train.main import main
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+
+
+def context(store: Store | None, **fields: Any) -> TrainerContext:
+    return TrainerContext(World.alone(), "run", None if store is None else store.url, **fields)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_run_from_the_store_to_the_store(tmp_path: Path, shuffle: bool) -> None:
+    store, before = Store.create(tmp_path), threading.active_count()
+    bundle = TorchBundle(model, lambda p: torch.optim.Adam(p, lr=0.02), torch.nn.MSELoss())
+    prepare(store, "run", bundle, rows=500, val_rows=100, epochs=3, shuffle=shuffle)
+    result = from_json(TrainResult, main(context(store, secrets={"storage_options": {}}), b"").decode())
+    assert (result.run_id, result.epochs, result.steps, result.train_rows) == ("run", 3, 3 * 16, 500)
+    assert result.history[-1]["val_loss"] < 0.5 * result.history[0]["val_loss"]
+    trained = model()
+    load_weights(trained, store.read(layout.weights("run")))
+    columns = make_columns(100, seed=2)
+    with torch.no_grad():
+        error = trained(torch.from_numpy(columns["x"]))[:, 0].numpy() - columns["y"]
+    assert float((error**2).mean()) == pytest.approx(result.history[-1]["val_loss"], rel=1e-12)
+    assert not core.is_initialized()
+    assert threading.active_count() == before
+
+
+def test_a_failure_leaves_no_engine_and_no_thread(tmp_path: Path) -> None:
+    def explode(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        raise KeyError("in the loss")
+
+    store, before = Store.create(tmp_path), threading.active_count()
+    prepare(store, "run", TorchBundle(model, torch.optim.Adam, explode), rows=50)
+    with pytest.raises(KeyError, match="in the loss"):
+        main(context(store), b"")
+    assert not core.is_initialized()
+    assert threading.active_count() == before
+    assert not store.exists(layout.result("run"))
+
+
+def test_it_is_launched_with_a_store_and_no_payload(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="store_url=None and 0 bytes"):
+        main(context(None), b"")
+    with pytest.raises(ConfigError, match="3 bytes of payload"):
+        main(context(Store.create(tmp_path)), b"abc")
