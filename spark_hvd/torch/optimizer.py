@@ -20,6 +20,7 @@ import torch
 from spark_hvd import core
 from spark_hvd.errors import ConfigError
 from spark_hvd.torch.compression import Compression, Compressor
+from spark_hvd.torch.ops import memory_of
 from spark_hvd.train.basics import Average, ProcessSet, Sum, communicator, global_process_set
 from spark_hvd.train.gradients import GradientReducer
 
@@ -171,7 +172,7 @@ class _Gradients:
     def _submit(self, index: int) -> None:
         self._reducer.submit(index, self._buffer(index))
 
-    def _buffer(self, index: int) -> torch.Tensor:
+    def _buffer(self, index: int) -> Any:
         gradient = self._parameters[index].grad
         assert gradient is not None
         if gradient.is_sparse:
@@ -182,9 +183,9 @@ class _Gradients:
         gradient = gradient.detach()
         if not gradient.is_contiguous():
             gradient = self._copies[index] = gradient.contiguous()
-        return gradient
+        return memory_of(gradient)
 
-    def _absent(self, index: int) -> torch.Tensor:
+    def _absent(self, index: int) -> Any:
         parameter = self._parameters[index]
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

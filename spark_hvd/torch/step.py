@@ -8,7 +8,9 @@ nor what is done with the loss (``adapter.py``).
 - An output of shape (rows, 1) against a label of shape (rows,) loses its last dimension, and the other way round: left
   alone they would broadcast to (rows, rows) in silence. The label itself is never cast.
 - A loss of torch.nn with a floating label needs equal shapes after that.
-- The loss is a scalar that is the mean over the rows, or one value per row, of which the mean is taken.
+- The loss is a scalar that is the mean over the rows, or one value per row, of which the mean is taken. A loss that
+  divides by something else (class weights, ``ignore_index``) is taken for a mean over rows all the same: a step on
+  several ranks then differs a little from one on a single rank.
 """
 
 from __future__ import annotations

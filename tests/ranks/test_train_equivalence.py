@@ -1,6 +1,6 @@
 """Training on several ranks is training on one, and the same bits every time.
 
-All runs go through the real loop, reader and core. The runs of one number of ranks share a launch.
+All runs go through the real loop, reader and core. The runs on two ranks share a launch, those on one are alone here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def one(store: Store) -> dict[str, TrainResult]:
         prepare(store, f"one-{name}", bundle(make), batch_size=2 * batch, val_rows=333)
         for name, (make, batch) in EXACT.items()
     ]
-    return {r.run_id: r for r in run_ranks(1, train_all, (store.url, specs))[0]}
+    return {r.run_id: r for r in train_all(store.url, specs)}
 
 
 @pytest.fixture(scope="module")
