@@ -1,0 +1,1 @@
+"""What happens in a trainer, whatever its framework: loop, gradients, callbacks, checkpoints, metrics, progress."""

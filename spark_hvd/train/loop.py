@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from spark_hvd.core import Communicator
 from spark_hvd.data.reader import BatchReader
 from spark_hvd.train.callbacks import Callback, Logs, RunShape
 from spark_hvd.train.framework import FrameworkAdapter
 from spark_hvd.train.metrics import RowMeans
-
-if TYPE_CHECKING:
-    from spark_hvd.core import Communicator
 
 
 @dataclass

@@ -8,12 +8,10 @@ same numbers. Does not own what is measured (the framework's adapter).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from spark_hvd.core import Communicator
+from spark_hvd.core import Communicator, Op
 
 
 class RowMeans:
@@ -22,13 +20,12 @@ class RowMeans:
     Parameters
     ----------
     names
-        What is collected, in an order that all ranks share; None: as the first batch of this rank says. A rank that may
-        see no row at all must be told.
+        What is collected, in an order that all ranks share (a rank may see no row at all, and still takes part).
     """
 
-    def __init__(self, names: Sequence[str] | None = None) -> None:
-        self._names = None if names is None else tuple(names)
-        self._sums = np.zeros(0 if names is None else len(names), np.float64)
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._sums = np.zeros(len(self._names), np.float64)
         self._rows = 0
 
     @property
@@ -40,31 +37,22 @@ class RowMeans:
         """Add the sums of one batch with ``rows`` rows; a batch without rows adds nothing, whatever its sums are."""
         if rows == 0:
             return
-        if self._names is None:
-            self._names = tuple(sums)
-            self._sums = np.zeros(len(self._names), np.float64)
         self._sums += [sums[name] for name in self._names]
         self._rows += rows
 
     def local(self) -> dict[str, float]:
         """Means over the rows of this rank so far; empty before the first row."""
-        if self._names is None or self._rows == 0:
+        if self._rows == 0:
             return {}
         return dict(zip(self._names, (self._sums / self._rows).tolist(), strict=True))
 
     def reduce(self, communicator: Communicator, name: str) -> dict[str, float]:
-        """Means over the rows of all ranks. Collective: one allreduce under ``name``; the same numbers on every rank.
+        """Means over the rows of all ranks, NaN when there are none.
 
-        Raises
-        ------
-        AssertionError
-            This rank does not know what is collected: it had no row and was not told.
+        Collective: one allreduce under ``name``; the same numbers on every rank.
         """
-        assert self._names is not None, f"{name}: no names were given and rank {communicator.rank} had no rows"
         total = np.append(self._sums, np.float64(self._rows))
         if communicator.size > 1:
-            from spark_hvd.core import Op
-
             total = communicator.allreduce(total, name=name, op=Op.SUM)
         if total[-1] == 0:
             return dict.fromkeys(self._names, float("nan"))

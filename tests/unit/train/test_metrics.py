@@ -11,7 +11,7 @@ from spark_hvd.train.metrics import RowMeans
 
 
 def test_means_weigh_by_rows() -> None:
-    means = RowMeans()
+    means = RowMeans(["loss", "accuracy"])
     assert means.local() == {}
     means.add({"loss": 2.0 * 3, "accuracy": 3}, rows=3)
     means.add({"loss": 8.0 * 1, "accuracy": 0}, rows=1)
