@@ -128,6 +128,23 @@ def check_slots(spark: SparkSession, wanted: int) -> None:
         )
 
 
+class _Tags(NamedTuple):
+    """How a tag comes to the jobs of this thread, leaves them, and cancels them."""
+
+    add: Callable[[str], Any]
+    remove: Callable[[str], Any]
+    cancel: Callable[[str], Any]
+
+
+def _tags(spark: SparkSession) -> _Tags:
+    if is_classic(spark):
+        # Not the session's own tags: they came with Spark 4.0, and they fill a field of the JVM's session that cannot
+        # be serialized, after which models of Spark ML that hold a training summary fail in transform.
+        context = spark.sparkContext
+        return _Tags(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+    return _Tags(spark.addTag, spark.removeTag, spark.interruptTag)
+
+
 class BarrierJob:
     """Runs ``size`` slots at once as one Spark job, in a thread, so that the caller can watch, poll and cancel.
 
@@ -169,7 +186,7 @@ class BarrierJob:
         end = time.monotonic() + _CANCEL_SECONDS
         while self._thread is not None and self._thread.is_alive() and time.monotonic() < end:
             try:
-                self._spark.interruptTag(self._task.name)
+                _tags(self._spark).cancel(self._task.name)
             except Exception:
                 logger.warning("could not cancel the barrier job %s", self._task.name, exc_info=True)
             self._thread.join(1.0)
@@ -181,12 +198,13 @@ class BarrierJob:
             yield from run_task(batches, task)
 
         try:
-            self._spark.addTag(task.name)
+            tags = _tags(self._spark)
+            tags.add(task.name)
             try:
                 frame = self._spark.range(0, self._size, 1, self._size).mapInArrow(body, _SCHEMA, barrier=True)
                 self._rows = [Row(r.rank, r.part, r.kind, bytes(r.data)) for r in frame.collect()]
             finally:
-                self._spark.removeTag(task.name)
+                tags.remove(task.name)
         except BaseException as e:
             self._error = e
 
