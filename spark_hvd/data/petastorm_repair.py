@@ -4,7 +4,8 @@ Petastorm 0.12 and 0.13 were written for pyarrow before 15 and NumPy before 2. W
 
 - NumPy 2 has no ``unicode_`` and ``string_``;
 - pyarrow has no ``filesystem``, ``hdfs``, ``localfs``, ``LocalFileSystem``, ``lib.ArrowIOError``, and its Parquet
-  module no dataset made of pieces (``ParquetDataset`` as it was, ``ParquetDatasetPiece``);
+  module no dataset made of pieces (``ParquetDataset`` as it was, ``ParquetDatasetPiece``); before that, such a dataset
+  was not made over an fsspec filesystem;
 - Python 3.12 has no ``distutils``.
 
 Only what is missing is supplied, so where Petastorm works unrepaired nothing happens. The names are in NumPy and
@@ -21,6 +22,7 @@ import importlib.util
 import posixpath
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +101,13 @@ class PieceDataset:
         self.partitions = self.common_metadata = self.metadata = self.metadata_path = self.schema = None
 
 
+def _legacy_or_pieces(path_or_paths: str | list[str], filesystem: Any = None, **how: Any) -> Any:
+    """Where pyarrow still has its old datasets it makes them over its own old filesystems only."""
+    old = importlib.import_module("pyarrow.filesystem").FileSystem
+    kind = pq.ParquetDataset if filesystem is None or isinstance(filesystem, old) else PieceDataset
+    return kind(path_or_paths, filesystem=filesystem, **how)
+
+
 class LooseVersion:
     """As much of distutils' class as Petastorm uses: versions that compare number by number."""
 
@@ -154,22 +163,25 @@ def _repair() -> _Repair:
         "distutils.version": {"LooseVersion": LooseVersion},
     }
     gone = {name: _module(name, content) for name, content in modules.items() if _is_gone(name)}
-    old_parquet = (
-        {} if hasattr(pq, "ParquetDatasetPiece") else {"ParquetDataset": PieceDataset, "ParquetDatasetPiece": Piece}
-    )
+    parquet: dict[str, Any] = {"ParquetDataset": PieceDataset, "ParquetDatasetPiece": Piece}
+    if hasattr(pq, "ParquetDatasetPiece"):
+        parquet = {"ParquetDataset": _legacy_or_pieces}
     return _Repair(
         names=(
             (np, _missing(np, unicode_=np.str_, string_=np.bytes_)),
             (pa, _missing(pa, localfs=local, LocalFileSystem=type(local), hdfs=gone.get("pyarrow.hdfs"))),
             (pa.lib, _missing(pa.lib, ArrowIOError=OSError)),
-            (pq, old_parquet),
+            (pq, parquet),
         ),
         modules=gone,
     )
 
 
 def _missing(module: ModuleType, **names: Any) -> dict[str, Any]:
-    return {name: value for name, value in names.items() if value is not None and not hasattr(module, name)}
+    with warnings.catch_warnings():
+        # Older versions of pyarrow warn of names that they will drop.
+        warnings.simplefilter("ignore")
+        return {name: value for name, value in names.items() if value is not None and not hasattr(module, name)}
 
 
 def _module(name: str, content: dict[str, Any]) -> ModuleType:
