@@ -64,7 +64,8 @@ class ProgressWriter(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         self._epoch, self._rows, self._epoch_began = epoch, 0, time.monotonic()
-        self._publish(0, float("nan"))
+        if self._shape is not None and epoch == self._shape.first_epoch:
+            self._publish(0, float("nan"))  # the bar appears; later epochs begin with their first steps
 
     def on_step_end(self, batch: Batch, logs: Logs) -> None:
         self._rows += batch.global_rows
@@ -170,10 +171,10 @@ class Follower:
         if self._bar is None:
             self._bar = _bar(progress.epochs * progress.steps, self._file)
         self._bar.set_description(f"epoch {progress.epoch + 1}/{progress.epochs}", refresh=False)
-        self._bar.set_postfix_str(
-            f"step {progress.step}/{progress.steps}, {progress.rows_per_second:,.0f} rows/s, loss {progress.loss:.4f}",
-            refresh=False,
-        )
+        text = f"step {progress.step}/{progress.steps}"
+        if progress.step:
+            text += f", {progress.rows_per_second:,.0f} rows/s, loss {progress.loss:.4f}"
+        self._bar.set_postfix_str(text, refresh=False)
         self._bar.n = progress.epoch * progress.steps + progress.step
         self._bar.refresh()
 
