@@ -1,0 +1,1 @@
+"""From DataFrames to Parquet, and from Parquet to the batches of each rank."""

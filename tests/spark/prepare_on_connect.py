@@ -37,7 +37,7 @@ def main(folder: str) -> None:
             ids += batch.columns["id"].tolist()
         assert sorted(ids) == list(range(100))
         bad = df.selectExpr("IF(id = 3, NULL, v) AS v", "IF(id = 4, array(array(1)), g) AS g")
-        with pytest.raises(DataError, match="(?s)'v'.*1 null .*'g'.*one length"):
+        with pytest.raises(DataError, match=r"(?s)'v'.*1 null .*'g'.*one length"):
             prepare_data(bad, store, run_id="bad", columns=["v", "g"])
         assert all(name.startswith("intermediate/good/") for name in store.list())
     finally:
