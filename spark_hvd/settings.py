@@ -63,31 +63,52 @@ def _natural(text: str) -> int:
 
 
 PULSE_SECONDS = Setting(
-    ("SPARK_HVD_PULSE_SECONDS",), 3.0, _positive, "a number of seconds above 0",
+    ("SPARK_HVD_PULSE_SECONDS",),
+    3.0,
+    _positive,
+    "a number of seconds above 0",
     "Interval at which the slots of a run exchange their state; a death is known everywhere one interval later.",
 )
 START_TIMEOUT = Setting(
-    ("SPARK_HVD_START_TIMEOUT", "HOROVOD_SPARK_START_TIMEOUT"), 600.0, _positive, "a number of seconds above 0",
+    ("SPARK_HVD_START_TIMEOUT", "HOROVOD_SPARK_START_TIMEOUT"),
+    600.0,
+    _positive,
+    "a number of seconds above 0",
     "Time in which all trainers of a run must have started.",
 )
 EXCHANGE_TIMEOUT = Setting(
-    ("SPARK_HVD_EXCHANGE_TIMEOUT",), 120.0, _positive, "a number of seconds above 0",
+    ("SPARK_HVD_EXCHANGE_TIMEOUT",),
+    120.0,
+    _positive,
+    "a number of seconds above 0",
     "A slot that waits this long for the others in one exchange of the pulse gives up and ends the run.",
 )
 COMM_TIMEOUT = Setting(
-    ("SPARK_HVD_COMM_TIMEOUT", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"), 600.0, _positive, "a number of seconds above 0",
+    ("SPARK_HVD_COMM_TIMEOUT", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+    600.0,
+    _positive,
+    "a number of seconds above 0",
     "A collective that some rank has not joined after this time is an error on every rank that waits for it.",
 )
 READ_TIMEOUT = Setting(
-    ("SPARK_HVD_READ_TIMEOUT",), 600.0, _positive, "a number of seconds above 0",
+    ("SPARK_HVD_READ_TIMEOUT",),
+    600.0,
+    _positive,
+    "a number of seconds above 0",
     "A trainer that gets no rows from its storage for this long fails and says what it was reading.",
 )
 FUSION_THRESHOLD = Setting(
-    ("SPARK_HVD_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"), 4 << 20, _natural, "a number of bytes, 0 or more",
+    ("SPARK_HVD_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"),
+    4 << 20,
+    _natural,
+    "a number of bytes, 0 or more",
     "Tensors that are ready together are reduced in one pass up to this many bytes.",
 )
 LOG_LEVEL = Setting(
-    ("SPARK_HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), "WARNING", lambda t: t.strip().upper(), "a logging level name",
+    ("SPARK_HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"),
+    "WARNING",
+    lambda t: t.strip().upper(),
+    "a logging level name",
     "Level of the package's loggers: TRACE, DEBUG, INFO, WARNING, ERROR, FATAL.",
 )
 
@@ -101,7 +122,9 @@ CROSS_SIZE = Setting(("SPARK_HVD_CROSS_SIZE",), 1, _natural, "an integer", "Numb
 TRAINER = Setting(("SPARK_HVD_TRAINER",), "", str, "a name", "Mark of all processes of one trainer.")
 CHILD_FD = Setting(("SPARK_HVD_CHILD_FD",), -1, _natural, "a descriptor", "Where the trainer reads what to run.")
 # Of the process manager (MPICH's PMI-1, Open MPI, PMIx): how a launcher other than ours shows itself.
-PMI_SIZE = Setting(("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"), 0, _natural, "an integer", "Size that MPI's launcher announces.")
+PMI_SIZE = Setting(
+    ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"), 0, _natural, "an integer", "Size that MPI's launcher announces."
+)
 
 
 def child_environment(base: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:

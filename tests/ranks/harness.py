@@ -83,13 +83,17 @@ def run_ranks_raw(
                             [sys.executable, __file__, str(call), f"{folder}/result-{rank}"],
                             env=child_environment(
                                 **server.environment(),
-                                SPARK_HVD_RANK=str(rank), SPARK_HVD_SIZE=str(size),
-                                SPARK_HVD_LOCAL_RANK=str(rank), SPARK_HVD_LOCAL_SIZE=str(size),
+                                SPARK_HVD_RANK=str(rank),
+                                SPARK_HVD_SIZE=str(size),
+                                SPARK_HVD_LOCAL_RANK=str(rank),
+                                SPARK_HVD_LOCAL_SIZE=str(size),
                                 PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/ranks")]),
                                 OMP_NUM_THREADS="1",
                                 **(env or {}),
                             ),
-                            stdout=out, stderr=subprocess.STDOUT, pass_fds=[server.client.fileno()],
+                            stdout=out,
+                            stderr=subprocess.STDOUT,
+                            pass_fds=[server.client.fileno()],
                             start_new_session=True,
                         )
                     )
@@ -113,7 +117,11 @@ def run_ranks_raw(
 
 
 def _serve(
-    servers: list[PmiServer], processes: list[subprocess.Popen[bytes]], turn: threading.Condition, end: float, grace: float
+    servers: list[PmiServer],
+    processes: list[subprocess.Popen[bytes]],
+    turn: threading.Condition,
+    end: float,
+    grace: float,
 ) -> None:
     while time.monotonic() < end:
         pending = [server.pending() for server in servers]
