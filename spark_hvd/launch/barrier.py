@@ -160,23 +160,29 @@ class BarrierJob:
         self._spark, self._task, self._size = spark, task, task.spec.num_proc
         self._rows: list[Row] = []
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
 
     def run(self, on_poll: Callable[[], None]) -> list[Row]:
         """Rows of all slots. ``on_poll`` is called in this thread about twice a second; what it raises, also Ctrl-C,
         cancels the job and is raised here once the job has ended."""
         from pyspark import InheritableThread
 
-        self._thread = InheritableThread(target=self._collect, session=self._spark)
-        self._thread.daemon = True
-        self._thread.start()
+        if is_classic(self._spark):
+            thread = InheritableThread(target=self._collect)
+        else:
+            thread = InheritableThread(target=self._collect, session=self._spark)
+        thread.daemon = True
+        thread.start()
         try:
-            while self._thread.is_alive():
-                self._thread.join(_POLL_SECONDS)
+            # Not join(): in Python 3.11 a Ctrl-C inside it takes a thread that runs for one that has ended.
+            while not self._done.wait(_POLL_SECONDS):
                 on_poll()
         except BaseException:
             self.cancel()
             raise
+        finally:
+            if self._done.is_set():
+                thread.join(_CANCEL_SECONDS)
         if self._error is not None:
             raise translate(self._error) from self._error
         return self._rows
@@ -184,12 +190,16 @@ class BarrierJob:
     def cancel(self) -> None:
         """Cancel the job and wait until it has ended, at most 20 s."""
         end = time.monotonic() + _CANCEL_SECONDS
-        while self._thread is not None and self._thread.is_alive() and time.monotonic() < end:
+        while not self._done.is_set() and time.monotonic() < end:
             try:
                 _tags(self._spark).cancel(self._task.name)
             except Exception:
                 logger.warning("could not cancel the barrier job %s", self._task.name, exc_info=True)
-            self._thread.join(1.0)
+            self._done.wait(1.0)
+        if not self._done.is_set():
+            logger.warning(
+                "the barrier job %s still runs %g s after it was cancelled", self._task.name, _CANCEL_SECONDS
+            )
 
     def _collect(self) -> None:
         task = self._task
@@ -207,6 +217,8 @@ class BarrierJob:
                 tags.remove(task.name)
         except BaseException as e:
             self._error = e
+        finally:
+            self._done.set()
 
 
 def run_task(batches: Iterable[pyarrow.RecordBatch], task: SlotTask) -> Iterator[pyarrow.RecordBatch]:

@@ -289,7 +289,7 @@ def test_a_trainer_that_cannot_start_is_an_error_of_the_launch(monkeypatch: pyte
         return start(**arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(slot, "TrainerProcess", refuse)
-    error = slots(2, "sleep", b"/").error
+    error = slots(2, "echo").error
     assert isinstance(error, LaunchError)
     assert "trainer of rank 1" in str(error)
     assert "Cannot allocate memory" in str(error)
