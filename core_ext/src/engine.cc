@@ -116,8 +116,9 @@ Status Engine::Shutdown(double timeout, bool abort) {
   queue_.Close(Status::Error(HVD_SHUT_DOWN, "spark_hvd was shut down on this rank; call init() again"));
   const TimePoint deadline = Clock::now() + ToDuration(timeout);
   if (!leave_) leave_deadline_ = deadline;
-  leave_ = true;
+  // In this order: a rank that aborts must not be seen to leave in peace.
   if (abort) abort_ = true;
+  leave_ = true;
   queue_.Wake();
   // The thread looks at its deadline at least every few milliseconds; more than this means that it is stuck in MPI.
   constexpr double kGrace = 10;
@@ -177,7 +178,7 @@ Status Engine::Loop() {
 
 Status Engine::Turn(bool* moved) {
   Status status = SendFresh(moved);
-  if (status.ok() && leave_ && !left_) {
+  if (status.ok() && leave_ && !abort_ && !left_) {
     status = SendLeave();
     *moved = true;
   }

@@ -1,0 +1,21 @@
+"""The C++ tests of the core: ranks as threads, over links that show a buffer used too early."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from harness import ROOT
+
+
+def test_cpp() -> None:
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_core", "--tests"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=110,
+    )
+    done = subprocess.run([ROOT / "build/core/spark_hvd_core_tests"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 failed" in done.stdout
