@@ -173,6 +173,40 @@ def mpi_without(context: TrainerContext, payload: bytes) -> bytes:
     return str(MPI.COMM_WORLD.size).encode()
 
 
+def core_die(context: TrainerContext, payload: bytes) -> bytes:
+    """Rank 1 is killed between two reductions; the others are in the second one."""
+    import numpy as np
+
+    from spark_hvd import core
+
+    world = core.init()
+    world.allreduce(np.ones(3), name="first")
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    world.allreduce(np.ones(1000), name="second")
+    return b""
+
+
+def core_stay(context: TrainerContext, payload: bytes) -> bytes:
+    """Leaves the core running: the launcher shuts it down."""
+    from spark_hvd import core
+
+    return bytes([core.init().rank, core.init().size])
+
+
+def core_half(context: TrainerContext, payload: bytes) -> bytes:
+    """Only rank 0 joins the second reduction; rank 1 returns."""
+    import numpy as np
+
+    from spark_hvd import core
+
+    world = core.init()
+    world.allreduce(np.ones(3), name="first")
+    if world.rank == 0:
+        world.allreduce(np.ones(3), name="second")
+    return b""
+
+
 def listening() -> list[str]:
     """IPv4 and IPv6 addresses (hex, as the kernel shows them) on which this process listens."""
     sockets = set()

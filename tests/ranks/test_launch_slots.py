@@ -278,6 +278,24 @@ def test_a_rank_that_never_joins_mpi_is_named() -> None:
     assert "ranks [0] wait for it in MPI_Init" in str(error)
 
 
+def test_the_core_is_shut_down_for_a_target_that_leaves_it_running() -> None:
+    done = slots(2, "core_stay")
+    assert done.error is None
+    assert done.results == [b"\x00\x02", b"\x01\x02"]
+
+
+def test_a_rank_that_dies_in_training_is_named_not_those_whose_collective_failed() -> None:
+    error = slots(3, "core_die").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal) == (1, "SIGKILL")
+
+
+def test_a_rank_that_leaves_while_others_reduce_ends_the_run() -> None:
+    error = slots(2, "core_half").error
+    assert isinstance(error, TrainerError)
+    assert "second" in str(error), error
+
+
 def test_a_trainer_that_cannot_start_is_an_error_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_hvd.launch import slot
 
