@@ -275,6 +275,8 @@ class Mpi:
         """ConfigError unless MPI says the ``rank`` (-1: unknown) and ``size`` that the launcher announced."""
         found = (self.world.Get_rank(), self.world.Get_size())
         if found[1] != size or (rank >= 0 and found[0] != rank):
+            if found[1] == 1:
+                self.finalize()  # alone, so nobody is waited for, and what MPI made in /dev/shm goes away
             who = f"rank {rank} of {size}" if rank >= 0 else f"size {size}"
             raise errors.ConfigError(
                 f"the launcher announced {who}, MPI found rank {found[0]} of {found[1]}. Was this process started by "

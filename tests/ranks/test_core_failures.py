@@ -233,8 +233,12 @@ try:
 except errors.ConfigError as e:
     print(e)
 """
-    answer = alone(code)
+    before = set(os.listdir("/dev/shm"))
+    answer = alone(code + "print('process', __import__('os').getpid())")
     assert "announced size 2" in answer
+    # MPICH names the memory of a process without a launcher after its number.
+    number = int(answer.split()[-1])
+    assert f"mpich_shm_{number:x}_0" not in set(os.listdir("/dev/shm")) - before
     assert "MPI found rank 0 of 1" in answer
 
 
