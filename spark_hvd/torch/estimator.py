@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import DataError
 from spark_hvd.estimator.estimator import HorovodEstimator
 from spark_hvd.estimator.model import Fitted
