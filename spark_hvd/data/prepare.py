@@ -158,6 +158,8 @@ class _Writing:
             stored.append(split.alias(layout.SPLIT_COLUMN))
         writer = df.select(*stored).write
         writer = writer.option("parquet.block.size", options.row_group_bytes).option("compression", "snappy")
+        for path in self._plain_paths():
+            writer = writer.option(f"parquet.enable.dictionary#{path}", "false")
         if split is None:
             writer.parquet(store.spark_url(layout.dataset(run_id, "train")))
         else:
@@ -174,6 +176,15 @@ class _Writing:
 
     def _numbered(self) -> list[tuple[int, ColumnSpec, Rule]]:
         return [(i, spec, rule) for i, (spec, rule) in enumerate(zip(self.specs, self._rules, strict=True))]
+
+    def _plain_paths(self) -> list[str]:
+        """Parquet's names of the floating columns. They seldom repeat values: a dictionary in each small row group
+        would cost more than all other writing."""
+        return [
+            f"{spec.name}.list.element" if rule.dimensions else spec.name
+            for _, spec, rule in self._numbered()
+            if spec.dtype in ("float32", "float64")
+        ]
 
     def _counts(self) -> dict[str, Any]:
         """Aggregates over all rows of the plan: what a policy refuses or drops, and bad weights."""
