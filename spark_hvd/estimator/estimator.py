@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pyspark.ml import Estimator
 
 from spark_hvd import settings
-from spark_hvd.data import prepare
+from spark_hvd.data import prepare, probe
 from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.estimator import params, preflight, runs
@@ -75,10 +75,13 @@ class HorovodEstimator(HorovodParams, Estimator):
     def _fit(self, dataset: Any) -> HorovodModel:
         started = time.monotonic()
         spark, store = dataset.sparkSession, self._value("store")
-        runs.check_store(store, spark.conf.get("spark.master", ""))
+        master = spark.conf.get("spark.master", "")
+        runs.check_store(store, master)
         columns = self._check_columns(dataset)
         bundle = self._pack()
         num_proc = self._slots(spark)
+        if store is not None and not master.startswith("local"):
+            probe.check_shared(spark, store)
         sample = preflight.sample(dataset, columns)
         shape = self._try_batch(bundle, sample) if sample is not None else ()
         seed = self._value("random_seed")

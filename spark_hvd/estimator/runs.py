@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from spark_hvd import settings
 from spark_hvd.errors import ConfigError
 from spark_hvd.store import Store, layout
 
@@ -62,7 +63,8 @@ def check_store(store: Store | None, master: str) -> None:
 
 @contextmanager
 def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterator[Run]:
-    """The run of a fit; its prepared data is deleted at the end, whatever the end is.
+    """The run of a fit; its prepared data is deleted at the end, whatever the end is (unless a
+    setting keeps it).
 
     Without a Store a folder that only this user may read is made. It outlives the fit, because the fitted model and
     DataFrames made by its ``transform`` read the weights from it, and is removed when the Python process ends, or at
@@ -88,11 +90,18 @@ def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterato
         yield Run(name, store, temporary)
     except BaseException:
         try:
-            forget() if temporary else store.delete(layout.intermediate(name), recursive=True)
+            forget() if temporary else _delete_data(store, name)
         except Exception as e:  # the error of the fit is the one to raise
             log.warning("%s in %s could not be removed: %s", layout.intermediate(name), store.url, e)
         raise
-    store.delete(layout.intermediate(name), recursive=True)
+    _delete_data(store, name)
+
+
+def _delete_data(store: Store, run_id: str) -> None:
+    if settings.KEEP_INTERMEDIATE.get():
+        log.info("%s in %s is kept, as SPARK_HVD_KEEP_INTERMEDIATE says", layout.intermediate(run_id), store.url)
+    else:
+        store.delete(layout.intermediate(run_id), recursive=True)
 
 
 def _remove_at_exit(folder: str) -> Any:
