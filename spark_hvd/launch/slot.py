@@ -31,6 +31,7 @@ from spark_hvd.specs import LaunchSpec, World
 from spark_hvd.store import Store, layout
 
 _SETTLE_SECONDS = 0.3
+_BLAMED_SECONDS = 1.5
 _EARLY_SECONDS = 20.0
 _CHUNK = 1 << 20
 
@@ -179,7 +180,9 @@ class Slot:
                 # A rank may have died before the one that was heard of first: hear all once more.
                 confirming = True
                 if self._trainer is not None:
-                    self._trainer.wait(_SETTLE_SECONDS)
+                    # The others say that this rank failed: its own end tells more than what they saw of it.
+                    blamed = verdict.rank == self._seat.rank
+                    self._trainer.wait(_BLAMED_SECONDS if blamed else _SETTLE_SECONDS)
                 pause = 0.0
                 continue
             if verdict.kind not in (Kind.GO_ON, Kind.RELEASE):
