@@ -74,6 +74,9 @@ class HorovodEstimator(HorovodParams, Estimator):
 
     def _fit(self, dataset: Any) -> HorovodModel:
         started = time.monotonic()
+        if not hasattr(dataset, "sparkSession"):
+            kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+            raise ConfigError(f"fit: expected a Spark DataFrame, found {kind}. See spark.createDataFrame(...).")
         spark, store = dataset.sparkSession, self._value("store")
         runs.check_store(store, spark.conf.get("spark.master", ""))
         columns = self._check_columns(dataset)

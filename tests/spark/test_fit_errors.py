@@ -14,7 +14,8 @@ from spark.jobs import no_job, submitted
 from spark_hvd import HorovodEstimator
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.estimator import estimator as estimator_module
-from spark_hvd.store import Store
+from spark_hvd.specs import LaunchSpec, TrainSpec, from_json
+from spark_hvd.store import Store, layout
 
 pytestmark = pytest.mark.jvm
 
@@ -121,6 +122,41 @@ def test_a_run_id_that_is_taken(spark: Any, table: Any, tmp_path: Path) -> None:
     Store.create(tmp_path).write("runs/mine/spec.json", b"{}")
     with pytest.raises(ConfigError, match="run_id='mine'"):
         estimator(tmp_path, run_id="mine").fit(table)
+
+
+def test_anything_but_a_spark_dataframe(table: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a Spark DataFrame, found pandas"):
+        estimator(tmp_path).fit(table.toPandas())
+
+
+def test_parameters_reach_the_trainers(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def launch(spec: LaunchSpec, **collaborators: Any) -> None:
+        store = Store.create(tmp_path)
+        seen.extend([spec, from_json(TrainSpec, store.read(layout.train_spec(spec.run_id)).decode())])
+        raise KeyError("seen")
+
+    monkeypatch.setattr(estimator_module, "launch", launch)
+    values = {
+        "num_proc": 2, "batch_size": 5, "val_batch_size": 7, "epochs": 3, "shuffle": False, "reader": "arrow",
+        "random_seed": 11, "run_id": "named", "start_timeout": 12.5, "validation": 0.5, "verbose": 2,
+    }  # fmt: skip
+    with pytest.raises(KeyError, match="seen"):
+        estimator(tmp_path, **values).fit(table)
+    launched, training = seen
+    assert (launched.run_id, launched.num_proc, launched.start_timeout, launched.verbose) == ("named", 2, 12.5, 2)
+    assert (training.batch_size, training.val_batch_size, training.epochs) == (5, 7, 3)
+    assert (training.shuffle, training.reader, training.seed) == (False, "arrow", 11)
+    assert (training.feature_cols, training.label_cols, training.framework) == (("x", "z"), ("y",), "torch")
+    assert training.dataset.train_rows + training.dataset.val_rows == 50
+    assert training.dataset.val_rows > 10
+    seen.clear()
+    with pytest.raises(KeyError, match="seen"):
+        estimator(tmp_path, num_proc=None, random_seed=None).fit(table)
+    # Without values: all slots, batches of validation like those of training, a seed that was drawn.
+    assert seen[0].num_proc == 2
+    assert (seen[1].val_batch_size, seen[1].dataset.val_path) == (32, None)
 
 
 def test_the_preflight_is_one_small_job(spark: Any, table: Any, tmp_path: Path) -> None:
