@@ -290,7 +290,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--num-proc", type=int, default=2, help="training processes")
     parser.add_argument("--fraction", type=float, default=1.0, help="share of the flights, for a quick look")
-    parser.add_argument("--out", default="build/flights", help="folder for data, model and picture")
+    out = Path(__file__).resolve().parents[1] / "build" / "flights"
+    parser.add_argument("--out", default=out, help="folder for data, model and picture (build/flights)")
     args = parser.parse_args()
     figures = run(args)
     show_figures(figures)
