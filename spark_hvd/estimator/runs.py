@@ -72,8 +72,8 @@ def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterato
     Raises
     ------
     ConfigError
-        The Store cannot be written to. A run of that name, or data prepared for one, is already in the Store, or another process makes it just now.
-        Nothing of it is touched.
+        The Store cannot be written to. Or a run of that name, or data prepared for one, is there already, or another
+        process makes it just now: nothing of it is touched.
     """
     name = run_id if run_id is not None else new_run_id(framework)
     temporary = store is None

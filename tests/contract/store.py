@@ -62,20 +62,6 @@ class StoreContract:
         store.delete("runs/mine/claim")
         assert store.claim("runs/mine/claim")
 
-    def test_a_claim_where_create_only_is_unknown(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        if store.url.startswith("file:"):
-            pytest.skip("local files always know it")
-
-        def refuse(path: str, value: bytes, mode: str = "overwrite") -> None:
-            if mode != "overwrite":
-                raise ValueError(mode)
-            written(path, value)
-
-        written = store.filesystem.pipe_file
-        monkeypatch.setattr(store.filesystem, "pipe_file", refuse)
-        assert store.claim("claim")
-        assert not store.claim("claim")
-
     def test_open_streams_in_and_out(self, store: Store) -> None:
         with store.open("log/rank-0.log", "wb") as file:
             file.write(b"one\n")

@@ -48,3 +48,14 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def url(self) -> str:
         return f"memory://{uuid.uuid4().hex}/store"
+
+    def test_a_claim_where_create_only_is_unknown(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(path: str, value: bytes, mode: str = "overwrite") -> None:
+            if mode != "overwrite":
+                raise ValueError(mode)
+            written(path, value)
+
+        written = store.filesystem.pipe_file
+        monkeypatch.setattr(store.filesystem, "pipe_file", refuse)
+        assert store.claim("claim")
+        assert not store.claim("claim")
