@@ -175,6 +175,18 @@ def test_a_rank_that_raises_is_named_and_its_data_goes(numbers: Any, tmp_path: P
     assert b"this rank cannot add" in store.read(layout.rank_log("failing", 1))
 
 
+def test_a_rank_that_is_killed_is_named_and_nothing_stays(numbers: Any, tmp_path: Path, nothing_left: None) -> None:
+    net = models.KilledOnRankOne()
+    estimator = line(str(tmp_path), model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), run_id="killed")
+    with pytest.raises(TrainerError, match="SIGKILL") as caught:
+        estimator.fit(numbers)
+    assert (caught.value.rank, caught.value.signal, caught.value.exit_code) == (1, "SIGKILL", None)
+    store = Store.create(tmp_path)
+    assert store.list("intermediate") == []
+    assert not store.exists(layout.claim("killed"))
+    assert not store.exists(layout.result("killed"))
+
+
 def test_verbose_shows_progress_and_output(numbers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     net = models.Talks()
     line(

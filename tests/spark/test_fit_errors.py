@@ -95,6 +95,12 @@ IN_ROWS = [
     ("label shape", {"label_cols": ["pair"]}, DataError, r"loss does not take output \(8,\).*'pair' \(8, 2\)"),
     ("task", {"task": "multiclass"}, ConfigError, r"task='multiclass': expected one output per class"),
     ("metric", {"metrics": {"bad": lambda output, label: output}}, DataError, r"metrics\['bad'\]"),
+    ("single row", {"feature_cols": ["pair"], "batch_size": 49, "model": torch.nn.Sequential(
+        torch.nn.BatchNorm1d(2, track_running_stats=False), torch.nn.Linear(2, 1)).double()}, ConfigError,
+     r"batch_size=49, num_proc=1: .*50 training rows.*'0' normalises by the batch alone"),
+    ("float type", {"feature_cols": ["pair"], "model": torch.nn.Linear(2, 1)}, DataError,
+     r"Column 'pair' is float64, the model's parameters are float32: cast the column"),
+    ("frozen", {"model": models.Line().requires_grad_(False)}, ConfigError, r"2 parameters, all frozen"),
     ("optimizer", other_parameters(), ConfigError, r"optimizer: parameter 0 of group 0"),
 ]  # fmt: skip
 
