@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def spark(worker_tmp: Path) -> Iterator[Any]:
             paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
             start.setenv("PYTHONPATH", os.pathsep.join(p for p in paths if p))
             start.setenv("TMPDIR", str(worker_tmp))
+            start.setenv("PYSPARK_PYTHON", sys.executable)
             session = (
                 SparkSession.builder.master("local[2]")
                 .appName("spark_hvd tests")

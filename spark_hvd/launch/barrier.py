@@ -251,11 +251,15 @@ def translate(error: BaseException) -> LaunchError:
     """What Spark's exception means for a run."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    if "No module named 'spark_hvd" in text:
+    python = _python_error(text)
+    if "No module named" in python:
         return LaunchError(
-            "spark_hvd is not installed for the Python of Spark's executors. Install it there (same version), or ship "
-            "it with spark.addArtifacts or --py-files."
+            f"The Python of Spark's executors lacks a module: {python}. Install spark_hvd and what it needs there "
+            "(same versions as here), point PYSPARK_PYTHON to an interpreter that has them before the session starts, "
+            "or ship modules with spark.addArtifacts or --py-files."
         )
+    if python and "failed barrier" not in python:
+        return LaunchError(f"A slot failed in Spark's Python worker: {python}\n{text[-2000:]}")
     if "maxResultSize" in text:
         return LaunchError(
             f"What the trainers returned is larger than spark.driver.maxResultSize ({first}). Return less, write large "
@@ -270,3 +274,10 @@ def translate(error: BaseException) -> LaunchError:
     if "cancel" in text.lower() or "interrupt" in text.lower():
         return LaunchError(f"The run was cancelled. Spark says: {first}")
     return LaunchError(f"Spark could not run the barrier job: {type(error).__name__}: {text[:4000]}")
+
+
+def _python_error(text: str) -> str:
+    """Last line of the Python traceback in Spark's message: the exception of a worker. Empty when there is none."""
+    _, found, rest = text.partition("Traceback (most recent call last):")
+    lines = rest.splitlines() if found else []
+    return next((line.strip() for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b", line)), "")

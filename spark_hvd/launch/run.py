@@ -109,7 +109,7 @@ def run(
         output_bytes=_OUTPUT_BYTES if any(streams.values()) else 0,
     )
     results = launch(spec, spark=spark, on_output=lambda rank, stream, line: _print(streams[stream], rank, line))
-    return [cast(T, cloudpickle.loads(result) if result else None) for result in results]
+    return [cast(T, cloudpickle.loads(result)) for result in results]
 
 
 def launch(
@@ -142,6 +142,13 @@ def launch(
     from spark_hvd.launch.slot import SlotTask
 
     spark = spark or barrier.active_session()
+    strange = [
+        f"{name!r}: {value!r}"
+        for name, value in spec.env.items()
+        if not (isinstance(name, str) and isinstance(value, str))
+    ]
+    if strange:
+        raise ConfigError(f"env: expected names and values that are strings, found {', '.join(strange)}")
     if spec.num_proc < 1:
         raise ConfigError(f"num_proc={spec.num_proc}: expected 1 or more trainers")
     try:
@@ -188,7 +195,12 @@ def call_pickled(context: TrainerContext, payload: bytes) -> bytes:
             f"The function of run() cannot be loaded in the trainer: {e}. Install that module on the executors, ship "
             "it with spark.addArtifacts, or call cloudpickle.register_pickle_by_value(module) on the driver first."
         ) from e
-    value = fn(*args, **kwargs)
+    try:
+        value = fn(*args, **kwargs)
+    except SystemExit as e:
+        if e.code not in (None, 0):
+            raise
+        value = None  # a script that leaves in peace
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as e:

@@ -31,8 +31,12 @@ from spark_hvd.specs import LaunchSpec, World
 from spark_hvd.store import Store, layout
 
 _SETTLE_SECONDS = 0.3
+_BLAMED_SECONDS = 1.5
 _EARLY_SECONDS = 20.0
 _CHUNK = 1 << 20
+_LEFT_EARLY = (
+    "the process left with exit code 0 before its work was done (os._exit, or a library that ends the process)"
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class Slot:
             )
             self._pmi.hand_over()
             self._guard.watch(self._trainer.pid)
-        except (OSError, LaunchError) as e:
+        except Exception as e:  # whatever it is, all slots must hear of it
             self._broken = f"{type(e).__name__}: {e}"
         me = self._meet()
         if self._trainer is not None and not self._broken:
@@ -179,7 +183,9 @@ class Slot:
                 # A rank may have died before the one that was heard of first: hear all once more.
                 confirming = True
                 if self._trainer is not None:
-                    self._trainer.wait(_SETTLE_SECONDS)
+                    # The others say that this rank failed: its own end tells more than what they saw of it.
+                    blamed = verdict.rank == self._seat.rank
+                    self._trainer.wait(_BLAMED_SECONDS if blamed else _SETTLE_SECONDS)
                 pause = 0.0
                 continue
             if verdict.kind not in (Kind.GO_ON, Kind.RELEASE):
@@ -200,9 +206,11 @@ class Slot:
             puts = self._pmi.pending()
             overdue = self._until_overdue(1.0) <= 0.0
             return SlotState(rank, passed=self._pmi.passed, waits=puts is not None, puts=puts or {}, overdue=overdue)
-        if ended.exit_code == 0:
+        if ended.exit_code == 0 and child.read_result(self._work) is not None:
             return SlotState(rank, pulse.ENDED, passed=self._pmi.passed)
         self._failure = child.read_failure(self._work)
+        if self._failure is None and ended.exit_code == 0:
+            self._failure = child.FailureReport(_LEFT_EARLY, "", ended.time, exit_code=0)
         if self._failure is None:
             return SlotState(rank, pulse.FAILED, time=ended.time)
         return SlotState(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,5 +35,6 @@ def test_run_on_connect(tmp_path: Path) -> None:
     assert "ValueError: bad label 17 in column y" in output
     assert "LATE The run took longer than timeout=1 s" in output
     assert "CANCELLED 'enough' True" in output
+    assert re.search("LOST A slot was lost .* True", output)
     assert "AGAIN [20, 21] 10" in output
     assert list(tmp_path.glob("spark-hvd-*")) == []

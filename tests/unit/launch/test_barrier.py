@@ -29,11 +29,24 @@ def test_slots_that_the_master_shows(master: str, cpus: int, cores: int | None, 
     assert slots_of_master(master, cpus, cores) == slots
 
 
+WORKER = """An error occurred while calling o99.collectToPython.
+Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+{}
+
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Job aborted: Could not recover from a failed barrier ResultStage. Most recent", "A slot was lost"),
-        ("ModuleNotFoundError: No module named 'spark_hvd'", "not installed for the Python of Spark's executors"),
+        (WORKER.format("ModuleNotFoundError: No module named 'fsspec'"), "lacks a module: ModuleNotFoundError: No mod"),
+        (WORKER.format("TypeError: expected str, not int"), "Spark's Python worker: TypeError: expected str, not int"),
+        (WORKER.format("pyspark.errors.exceptions.base.PySparkRuntimeError: [X] versions"), "worker: pyspark.errors"),
         ("Total size of serialized results of 2 tasks is bigger than spark.driver.maxResultSize", "maxResultSize"),
         ("Job 3 cancelled part of cancelled job tags", "was cancelled"),
         ("something else", "something else"),
