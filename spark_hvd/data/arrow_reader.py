@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,52 +16,80 @@ from spark_hvd.store import Store
 
 CHUNK_BYTES = 16 << 20
 """A row group that is larger than twice this, decoded, is read in pieces of about this size."""
+AHEAD = 2
+"""Whole row groups that are read at the same time: Arrow's own threads work by column, and there may be one only."""
 
 
 class ArrowSource:
-    """Reads one row group after the other."""
+    """Reads row groups in order.
 
-    def __init__(self, store: Store, columns: Sequence[ColumnSpec]) -> None:
+    Parameters
+    ----------
+    threads
+        Threads that read ahead of the consumer; 0: none.
+    """
+
+    def __init__(self, store: Store, columns: Sequence[ColumnSpec], threads: int = AHEAD) -> None:
         self._store = store
         self._names = [column.name for column in columns]
         self._strings = tuple(column.name for column in columns if column.source == "string")
         self._files = ParquetFiles(store.filesystem)
         self._chunk_rows = max(1, CHUNK_BYTES // row_bytes(columns))
+        self._threads = threads
 
     def chunks(self, wanted: Sequence[Wanted]) -> Iterator[Chunk]:
         """The rows of each row group, in order."""
-        file: pq.ParquetFile | None = None
-        opened: tuple[str, bool] | None = None
+        if not self._threads:
+            for number, want in enumerate(wanted):
+                yield from self._whole(number, want) if self._is_small(want) else self._pieces(number, want)
+            return
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="spark-hvd-arrow")
+        reading: dict[int, Future[pa.Table]] = {}
+        submitted = 0
         try:
             for number, want in enumerate(wanted):
-                whole = want.group.rows <= 2 * self._chunk_rows
-                if file is None or opened != (want.group.path, whole):
-                    if file is not None:
-                        file.close()
-                    opened = (want.group.path, whole)
-                    path = self._store.absolute(want.group.path)
-                    strings = tuple(name for name in self._strings if name not in want.group.partition)
-                    file = self._files.open(path, pre_buffer=whole, dictionaries=strings)
-                names = [name for name in self._names if name not in want.group.partition]
-                if whole:
-                    yield Chunk(number, 0, file.read_row_group(want.group.index, columns=names))
+                while submitted < min(len(wanted), number + 1 + self._threads):
+                    if self._is_small(wanted[submitted]):
+                        reading[submitted] = pool.submit(self._read, wanted[submitted])
+                    submitted += 1
+                if number in reading:
+                    yield Chunk(number, 0, reading.pop(number).result())
                 else:
-                    yield from self._pieces(file, number, want, names)
+                    yield from self._pieces(number, want)
         finally:
-            if file is not None:
-                file.close()
-
-    def _pieces(self, file: pq.ParquetFile, number: int, want: Wanted, names: list[str]) -> Iterator[Chunk]:
-        first = 0
-        batches = file.iter_batches(batch_size=self._chunk_rows, row_groups=[want.group.index], columns=names)
-        for batch in batches:
-            rows = batch.num_rows
-            if first + rows > want.start:
-                yield Chunk(number, first, pa.Table.from_batches([batch]))
-            first += rows
-            if first >= want.stop:
-                break
-        batches.close()
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def close(self) -> None:
-        """Nothing stays open between epochs."""
+        """Close the files."""
+        self._files.close()
+
+    def _is_small(self, want: Wanted) -> bool:
+        return want.group.rows <= 2 * self._chunk_rows
+
+    def _whole(self, number: int, want: Wanted) -> Iterator[Chunk]:
+        yield Chunk(number, 0, self._read(want))
+
+    def _read(self, want: Wanted) -> pa.Table:
+        with self._files.lend(self._store.absolute(want.group.path), dictionaries=self._dictionaries(want)) as file:
+            return file.read_row_group(want.group.index, columns=self._stored(want))
+
+    def _pieces(self, number: int, want: Wanted) -> Iterator[Chunk]:
+        path = self._store.absolute(want.group.path)
+        with self._files.open(path, pre_buffer=False, dictionaries=self._dictionaries(want)) as file:
+            first = 0
+            for batch in _batches(file, self._chunk_rows, want, self._stored(want)):
+                if first + batch.num_rows > want.start:
+                    yield Chunk(number, first, pa.Table.from_batches([batch]))
+                first += batch.num_rows
+                if first >= want.stop:
+                    break
+
+    def _stored(self, want: Wanted) -> list[str]:
+        return [name for name in self._names if name not in want.group.partition]
+
+    def _dictionaries(self, want: Wanted) -> tuple[str, ...]:
+        return tuple(name for name in self._strings if name not in want.group.partition)
+
+
+def _batches(file: pq.ParquetFile, rows: int, want: Wanted, names: list[str]) -> Iterator[pa.RecordBatch]:
+    return file.iter_batches(batch_size=rows, row_groups=[want.group.index], columns=names)  # type: ignore[no-any-return]

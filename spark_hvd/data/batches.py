@@ -220,11 +220,12 @@ def open_reader(store: Store, dataset: DatasetSpec, split: str, columns: Sequenc
             "reader='arrow': expected plain Parquet, found a dataset made with Petastorm's materialize_dataset, whose "
             "values only Petastorm decodes. Use reader='petastorm'."
         )
-    from spark_hvd.data.arrow_reader import ArrowSource
+    from spark_hvd.data.arrow_reader import AHEAD, ArrowSource
 
     if chosen.petastorm != PetastormOptions():
         raise ConfigError("reader='arrow': expected no options of Petastorm, found some. Use reader='petastorm'.")
-    return PlannedReader(Reading(catalog, specs, chosen), ArrowSource(store, specs))
+    threads = AHEAD if chosen.prefetch else 0
+    return PlannedReader(Reading(catalog, specs, chosen), ArrowSource(store, specs, threads))
 
 
 def engine_of(options: ReaderOptions) -> str:

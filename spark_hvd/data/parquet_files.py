@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ from pyarrow.fs import LocalFileSystem
 
 from spark_hvd.errors import DataError
 
+IDLE = 4
+"""Files that are kept open at most while nobody reads them."""
 FOOTERS = 64
 """Footers that are kept at most: a reader comes back to a file while it reads its row groups, seldom later."""
 
@@ -32,7 +36,35 @@ class ParquetFiles:
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
+        self._idle: list[tuple[tuple[str, tuple[str, ...]], pq.ParquetFile]] = []
         self._lock = threading.Lock()
+
+    @contextmanager
+    def lend(self, path: str, dictionaries: tuple[str, ...] = ()) -> Iterator[pq.ParquetFile]:
+        """The file at ``path`` for one thread; it stays open for the next who wants it."""
+        key = (path, dictionaries)
+        with self._lock:
+            place = next((i for i, (found, _) in enumerate(self._idle) if found == key), None)
+            file = None if place is None else self._idle.pop(place)[1]
+        if file is None:
+            file = self.open(path, dictionaries=dictionaries)
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+        with self._lock:
+            self._idle.append((key, file))
+            too_many = [self._idle.pop(0)[1] for _ in range(len(self._idle) - IDLE)]
+        for old in too_many:
+            old.close()
+
+    def close(self) -> None:
+        """Close what is open and not lent. Idempotent."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, file in idle:
+            file.close()
 
     def open(self, path: str, *, pre_buffer: bool = True, dictionaries: tuple[str, ...] = ()) -> pq.ParquetFile:
         """The file at ``path`` (as the filesystem names it); close it.

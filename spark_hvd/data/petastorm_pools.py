@@ -96,13 +96,14 @@ class Threads:
         return {"output_queue_size": self._results.qsize()}
 
     def _work(self, worker: Any) -> None:
-        while (item := self._items.get()) is not None and not self._stopped:
-            args, named = item
-            try:
+        try:
+            while (item := self._items.get()) is not None and not self._stopped:
+                args, named = item
                 worker.process(*args, **named)
-            except Exception as e:
-                self._results.put(e)
-                return
+        except Exception as e:
+            self._results.put(e)
+        finally:
+            worker.shutdown()
 
 
 class _Processes(_process_pool.ProcessPool):  # type: ignore[misc]

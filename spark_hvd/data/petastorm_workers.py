@@ -71,6 +71,10 @@ class ColumnWorker(_arrow_worker.ArrowReaderWorker):  # type: ignore[misc]
         """What the reader takes results through."""
         return TableQueue()
 
+    def shutdown(self) -> None:
+        """Close files."""
+        self._files.close()
+
     def process(self, piece_index: int, worker_predicate: Any, shuffle_row_drop_partition: Any) -> None:
         """Read one row group and publish it."""
         piece = self._split_pieces[piece_index]
@@ -82,7 +86,7 @@ class ColumnWorker(_arrow_worker.ArrowReaderWorker):  # type: ignore[misc]
     def _read_with_shuffle_row_drop(self, piece: Any, pq_file: Any, column_names: set[str], drop: Any) -> pa.Table:
         wanted = [field for field in self._schema.fields if field in column_names]
         needed = [*wanted, *([] if self._predicate is None else set(self._predicate.get_fields()) - column_names)]
-        with self._files.open(piece.path) as file:
+        with self._files.lend(piece.path) as file:
             table = file.read_row_group(piece.row_group, columns=needed)
         if self._predicate is not None:
             table = table.filter(_included(self._predicate, table))

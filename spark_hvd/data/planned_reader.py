@@ -250,8 +250,8 @@ class _Rows:
         whole: dict[str, Column] = {}
         for name in list(parts):
             # Column by column, so that no more than one column is there twice.
-            column = arrow_columns.joined(parts.pop(name))
-            whole[name] = column if block.order is None else arrow_columns.taken(column, block.order)
+            pieces, order = parts.pop(name), block.order
+            whole[name] = arrow_columns.joined(pieces) if order is None else arrow_columns.arranged(pieces, order)
         return whole
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_hvd.data.columns import Coded, decoded, empty, joined, row_bytes, taken, to_numpy
+from spark_hvd.data.columns import Coded, arranged, decoded, empty, joined, row_bytes, to_numpy
 from spark_hvd.errors import DataError
 from spark_hvd.specs import ColumnSpec
 
@@ -70,7 +70,8 @@ def test_dictionaries_stay_coded_until_the_batch() -> None:
     assert first.values.tolist() == ["b", "a"]
     both = joined([first[1:], second])
     assert isinstance(both, Coded)
-    assert decoded(taken(both, np.array([3, 0, 1, 2]))).tolist() == ["b", "a", "b", "c"]
+    assert decoded(arranged([both], np.array([3, 0, 1, 2]))).tolist() == ["b", "a", "b", "c"]
+    assert decoded(arranged([first[1:], second], np.array([3, 0, 1, 2]))).tolist() == ["b", "a", "b", "c"]
     assert joined([first[:1], first[2:]]).values is first.values  # type: ignore[union-attr]
     plain = to_numpy(pa.array(["x"]), words, "here")
     assert decoded(joined([first, plain])).tolist() == ["b", "a", "b", "x"]
@@ -81,6 +82,15 @@ def test_dictionaries_stay_coded_until_the_batch() -> None:
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
     with pytest.raises(DataError, match="no nulls, found 1"):
         to_numpy(hidden, words, "here")
+
+
+@pytest.mark.parametrize("width", [1, 3, 200])
+def test_rows_are_put_in_order_whatever_their_width(width: int) -> None:
+    rows = np.arange(60 * width, dtype=np.float64).reshape(60, width)
+    order = np.random.default_rng(1).permutation(60)
+    for cuts in ([], [7, 7, 40]):
+        found = arranged(np.split(rows, cuts), order)
+        np.testing.assert_array_equal(decoded(found), rows[order])
 
 
 def test_nested_lists_take_the_shape_of_the_column() -> None:
