@@ -1,8 +1,9 @@
 // What a transport is asked to do, and how it goes on: a collective in flight is a state machine that never waits.
 //
-// The engine drives it: Advance() goes as far as it can with what the peers have done so far, and returns. So operations
-// of several process sets can be in flight at once, in any order, and whoever waits for a handle can drive the engine.
-// Operations of one process set are started in the same order with the same sequence numbers on all of its ranks.
+// The engine drives it: Advance() goes as far as it can with what the peers have done so far, and returns. So
+// operations of several process sets can be in flight at once, in any order, and whoever waits for a handle can drive
+// the engine. Operations of one process set are started in the same order with the same sequence numbers on all of its
+// ranks.
 #ifndef SPARK_HVD_SRC_TRANSPORT_OPERATION_H_
 #define SPARK_HVD_SRC_TRANSPORT_OPERATION_H_
 
@@ -30,13 +31,14 @@ struct Collective {
   int32_t op = HVD_SUM;
   Scaling scaling;
   int32_t root = 0;
-  int64_t sequence = 0;      // counts the operations of the process set on every rank alike, from 1
-  std::vector<Span> spans;   // allreduce, broadcast: any number, in one order on all ranks; others: exactly one
+  int64_t sequence = 0;     // ascends with the operations of the process set, the same on every rank, from 1
+  std::vector<Span> spans;  // allreduce: any number, in one order on all ranks; barrier: none; others: exactly one
   // Elements by rank. Allgather: what each contributes. Reducescatter: what each receives. Alltoall: what this rank
   // sends to each (own), and what it receives from each (own).
   std::vector<int64_t> send_counts, receive_counts;
 };
 
+// Destroyed before it is done only when it or its transport is broken.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -45,6 +47,8 @@ class Operation {
   virtual Status Advance(bool* moved, bool* done) = 0;
   // The ranks of the process set that it waits for now.
   virtual std::vector<int32_t> Missing() const = 0;
+  // Once done: a rank voted against it, so no rank has carried it out; what outputs hold now is meaningless.
+  virtual bool refused() const { return false; }
 };
 
 class Transport {
@@ -54,6 +58,20 @@ class Transport {
   // Whether it carries this collective; the same answer on all ranks of the set.
   virtual bool Serves(const Collective& collective) const = 0;
   virtual std::unique_ptr<Operation> Start(const Collective& collective) = 0;
+
+  // Whether ranks can vote by starting: an operation that was not agreed before is carried out if all ranks start it,
+  // and ends refused on all of them if one refuses it. Each rank votes once for each sequence number.
+  virtual bool Votes() const { return false; }
+  // Votes against. The operation is done when all ranks have voted.
+  virtual std::unique_ptr<Operation> Refuse(int64_t sequence) {
+    (void)sequence;
+    return nullptr;
+  }
+  // A rank that has not voted yet and sees this should refuse too: the others wait for its vote.
+  virtual bool PeerRefuses(int64_t sequence) const {
+    (void)sequence;
+    return false;
+  }
 };
 
 }  // namespace spark_hvd
