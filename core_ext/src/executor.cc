@@ -51,6 +51,8 @@ Status Executor::Run(const std::vector<Entry>& entries, Patience* patience) {
     }
     case Kind::kBarrier:
       return Status::Ok();  // that all have joined is all that a barrier asks
+    default:
+      break;
   }
   return Status::Error(HVD_INTERNAL, "unknown collective");
 }

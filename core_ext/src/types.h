@@ -24,11 +24,21 @@ inline Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
 }
 
-enum class Kind : uint8_t { kAllreduce = 0, kBroadcast = 1, kBarrier = 2 };
-constexpr int kKinds = 3;
+enum class Kind : uint8_t {
+  kAllreduce = 0,
+  kBroadcast = 1,
+  kBarrier = 2,
+  kAllgather = 3,
+  kAlltoall = 4,
+  kReducescatter = 5,
+  kJoin = 6,      // agreement only, as the next one: no transport sees them
+  kExchange = 7,  // a few bytes from each rank to all, with the agreement itself
+};
+constexpr int kKinds = 8;
 
 // 0 for a number that is no dtype.
 int64_t ElementSize(int32_t dtype);
+bool IsFloat(int32_t dtype);
 const char* DtypeName(int32_t dtype);
 const char* OpName(int32_t op);
 const char* KindName(Kind kind);

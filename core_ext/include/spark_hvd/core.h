@@ -30,8 +30,26 @@ typedef enum hvd_status {
   HVD_STALLED = 9 /* some ranks did not join a collective within comm_timeout; they are named */
 } hvd_status;
 
-typedef enum hvd_dtype { HVD_FLOAT32 = 0, HVD_FLOAT64 = 1, HVD_UINT8 = 2, HVD_INT32 = 3, HVD_INT64 = 4 } hvd_dtype;
-typedef enum hvd_op { HVD_SUM = 0, HVD_AVERAGE = 1 } hvd_op;
+typedef enum hvd_dtype {
+  HVD_FLOAT32 = 0,
+  HVD_FLOAT64 = 1,
+  HVD_UINT8 = 2,
+  HVD_INT32 = 3,
+  HVD_INT64 = 4,
+  HVD_INT8 = 5,
+  HVD_INT16 = 6,
+  HVD_FLOAT16 = 7, /* 16-bit floats are accumulated in float32 and rounded once, at the end */
+  HVD_BFLOAT16 = 8,
+  HVD_BOOL = 9 /* one byte; sum and max: or, product and min: and */
+} hvd_dtype;
+typedef enum hvd_op {
+  HVD_SUM = 0,
+  HVD_AVERAGE = 1,
+  HVD_MIN = 2,
+  HVD_MAX = 3,
+  HVD_PRODUCT = 4,
+  HVD_ADASUM = 5 /* floats only */
+} hvd_op;
 
 typedef struct hvd_context hvd_context; /* one engine: its thread, its queue, its transports */
 typedef int64_t hvd_handle;             /* one submitted collective; freed by hvd_wait or hvd_release */
