@@ -64,14 +64,14 @@ Status SharedMemory::Create(int64_t bytes, SharedMemory* out) {
   rlimit limit{};
   // Beyond this limit the kernel sends a signal that ends the process.
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(bytes)) {
-    return NoMemory(bytes, "files of this process are limited to " + std::to_string(limit.rlim_cur >> 10) +
-                               " KiB (ulimit -f)");
+    return NoMemory(
+        bytes, "files of this process are limited to " + std::to_string(limit.rlim_cur >> 10) + " KiB (ulimit -f)");
   }
   memory.descriptor_ = memfd_create(kName, MFD_CLOEXEC);
   if (memory.descriptor_ < 0) return NoMemory(bytes, std::string("memfd_create: ") + strerror(errno));
   const int error = Reserve(memory.descriptor_, bytes);
   if (error != 0) return NoMemory(bytes, std::string("posix_fallocate: ") + strerror(error));
-  struct stat about {};
+  struct stat about{};
   if (fstat(memory.descriptor_, &about) != 0) return NoMemory(bytes, std::string("fstat: ") + strerror(errno));
   memory.address_ = {getpid(), memory.descriptor_, static_cast<uint64_t>(about.st_ino), bytes};
   Status status = memory.Map();
@@ -80,8 +80,7 @@ Status SharedMemory::Create(int64_t bytes, SharedMemory* out) {
 }
 
 Status SharedMemory::Open(const MemoryAddress& address, SharedMemory* out) {
-  const std::string path =
-      "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.descriptor);
+  const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.descriptor);
   const auto refuse = [&](const std::string& why) { return Status::Error(HVD_UNAVAILABLE, path + ": " + why); };
   // Opening what lies there may have effects if it is something else: a device, a pipe.
   char target[64] = {};
@@ -92,7 +91,7 @@ Status SharedMemory::Open(const MemoryAddress& address, SharedMemory* out) {
   SharedMemory memory;
   memory.descriptor_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (memory.descriptor_ < 0) return refuse(strerror(errno));
-  struct stat about {};
+  struct stat about{};
   if (fstat(memory.descriptor_, &about) != 0) return refuse(strerror(errno));
   if (static_cast<uint64_t>(about.st_ino) != address.inode || about.st_size != address.bytes) {
     return refuse("other memory than the peer spoke of");
