@@ -163,6 +163,11 @@ constexpr int64_t kBlock = 512;
 
 template <typename T>
 void ScaleIntegers(const T* in, T* out, int64_t count, double factor) {
+  // A double does not hold every 64-bit integer.
+  if (factor == 1.0) {
+    if (in != out) std::memcpy(out, in, static_cast<size_t>(count) * sizeof(T));
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<double>(in[i]) * factor);
 }
 
@@ -186,7 +191,7 @@ void ReduceScaledIntegers(InstructionSet set, const Job& job) {
     if (arithmetic.divisor != 1) {
       for (int64_t i = 0; i < n; ++i) sum[i] = static_cast<T>(static_cast<int64_t>(sum[i]) / arithmetic.divisor);
     }
-    if (arithmetic.postscale != 1.0) ScaleIntegers(sum, sum, n, arithmetic.postscale);
+    ScaleIntegers(sum, sum, n, arithmetic.postscale);
     for (int copy = 0; copy < job.copies; ++copy) {
       std::memcpy(static_cast<T*>(job.outputs[copy]) + at, sum, static_cast<size_t>(n) * sizeof(T));
     }
