@@ -76,14 +76,15 @@ ShmRank MakeRank(Board* board, int rank, int size) {
 }  // namespace
 
 void ShmRank::Open(ArenaOptions options) {
-  CHECK_OK(ShmHost::Open(rank, size, exchange, &host));
   segments = std::make_shared<Segments>();
-  provider = std::make_unique<ShmProvider>(host, segments, [this](const std::string& text) { note = text; }, options);
+  provider = std::make_unique<ShmProvider>(
+      segments, heartbeat_timeout, [this](const std::string& text) { note = text; }, options);
   Members members;
   for (int32_t i = 0; i < size; ++i) members.ranks.push_back(i);
   members.position = rank;
   CHECK_OK(provider->Open(members, exchange, &transport));
-  if (!transport) throw std::runtime_error("no shared memory: " + note + host->trouble());
+  host = provider->host();
+  if (!transport) throw std::runtime_error("no shared memory: " + note);
   consent = provider->OpenConsent(members);
 }
 
@@ -106,7 +107,7 @@ void ShmRank::Drive(Operation* operation, double timeout) {
     const TimePoint now = Clock::now();
     if (moved) moved_at = now;
     if (moved || now - moved_at < bell->spin()) continue;
-    CHECK_OK(host->CheckPeers(now, 60));
+    CHECK_OK(provider->Check(now));
     if (now - begin > ToDuration(timeout)) throw std::runtime_error("stuck; missing " + RankList(operation->Missing()));
     bell->Sleep(seen, std::chrono::milliseconds(100));
   }

@@ -15,13 +15,14 @@ namespace spark_hvd::test {
 struct ShmRank {
   int rank = 0, size = 0;
   Exchange exchange;
-  std::shared_ptr<ShmHost> host;
+  std::shared_ptr<ShmHost> host;  // set by Open()
   std::shared_ptr<Segments> segments;
   std::unique_ptr<ShmProvider> provider;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Consent> consent;
   std::string note;
   int64_t sequence = 0;
+  double heartbeat_timeout = 60;
 
   // Opens everything; fails the test unless the ranks share one host.
   void Open(ArenaOptions options = {});

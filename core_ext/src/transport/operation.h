@@ -47,8 +47,6 @@ class Operation {
   virtual Status Advance(bool* moved, bool* done) = 0;
   // The ranks of the process set that it waits for now.
   virtual std::vector<int32_t> Missing() const = 0;
-  // Once done: a rank voted against it, so no rank has carried it out; what outputs hold now is meaningless.
-  virtual bool refused() const { return false; }
 };
 
 class Transport {
@@ -58,20 +56,6 @@ class Transport {
   // Whether it carries this collective; the same answer on all ranks of the set.
   virtual bool Serves(const Collective& collective) const = 0;
   virtual std::unique_ptr<Operation> Start(const Collective& collective) = 0;
-
-  // Whether ranks can vote by starting: an operation that was not agreed before is carried out if all ranks start it,
-  // and ends refused on all of them if one refuses it. Each rank votes once for each sequence number.
-  virtual bool Votes() const { return false; }
-  // Votes against. The operation is done when all ranks have voted.
-  virtual std::unique_ptr<Operation> Refuse(int64_t sequence) {
-    (void)sequence;
-    return nullptr;
-  }
-  // A rank that has not voted yet and sees this should refuse too: the others wait for its vote.
-  virtual bool PeerRefuses(int64_t sequence) const {
-    (void)sequence;
-    return false;
-  }
 };
 
 }  // namespace spark_hvd

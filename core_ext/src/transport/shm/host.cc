@@ -239,13 +239,16 @@ bool ShmHost::HasEnded(const Peer& peer) const {
 Status ShmHost::CheckPeers(TimePoint now, double heartbeat_timeout) {
   std::vector<int32_t> failed;
   std::string causes;
+  // A rank that was stopped itself cannot know who was not.
+  const bool was_away = now - checked_ > std::chrono::seconds(2);
+  checked_ = now;
   for (int32_t rank : local()) {
     Peer& peer = *peers_[static_cast<size_t>(rank)];
     if (rank == rank_) continue;
     const auto farewell = static_cast<Farewell>(peer.page->farewell.load(std::memory_order_acquire));
     if (farewell == Farewell::kLeft) continue;
     const uint64_t beats = peer.page->beats.load(std::memory_order_relaxed);
-    if (beats != peer.beats) {
+    if (beats != peer.beats || was_away) {
       peer.beats = beats;
       peer.beaten = now;
     }

@@ -80,6 +80,7 @@ class ShmHost {
   bool crowded_ = false;
   std::unique_ptr<HostBell> bell_;
   PeerMemory peer_memory_;
+  TimePoint checked_{};
 };
 
 }  // namespace spark_hvd

@@ -1,5 +1,7 @@
 #include "transport/shm/shm_transport.h"
 
+#include <algorithm>
+
 #include "transport/shm/allreduce.h"
 #include "transport/shm/streams.h"
 
@@ -84,6 +86,11 @@ std::vector<int32_t> ShmConsent::Missing() const {
 }
 
 Status ShmProvider::Open(const Members& members, const Exchange& exchange, std::unique_ptr<Transport>* out) {
+  if (!host_) {
+    Status status = ShmHost::Open(members.position, members.size(), exchange, &host_);
+    if (!status.ok()) return status;
+    if (!host_->trouble().empty()) note_("this rank shares no memory: " + host_->trouble());
+  }
   for (int32_t rank : members.ranks) {
     if (host_->LocalRank(rank) < 0) return Status::Ok();  // the same on all members: hosts are known to all
   }
@@ -104,6 +111,19 @@ std::unique_ptr<Consent> ShmProvider::OpenConsent(const Members& members) {
   const auto found = arenas_.find(members.set);
   std::shared_ptr<Arena> arena = found == arenas_.end() ? nullptr : found->second.lock();
   return arena ? std::make_unique<ShmConsent>(std::move(arena)) : nullptr;
+}
+
+Status ShmProvider::Check(TimePoint now) {
+  if (!host_) return Status::Ok();
+  if (now >= next_beat_) {
+    next_beat_ = now + ToDuration(std::min(1.0, heartbeat_timeout_ / 10));
+    host_->Beat();
+  }
+  return host_->CheckPeers(now, heartbeat_timeout_);
+}
+
+void ShmProvider::Farewell(const Status& how) {
+  if (host_) host_->SayFarewell(how.ok() ? spark_hvd::Farewell::kLeft : spark_hvd::Farewell::kFailed, how.message);
 }
 
 }  // namespace spark_hvd

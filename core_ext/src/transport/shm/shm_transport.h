@@ -44,24 +44,36 @@ class ShmConsent : public Consent {
   int64_t sequence_ = 0;  // voted on last
 };
 
-// Serves sets that lie on one host.
+// Serves sets that lie on one host, and watches the ranks of this host.
 class ShmProvider : public Provider {
  public:
   using Note = std::function<void(const std::string&)>;
 
   // `note` takes one line when a set on one host must do without shared memory.
-  ShmProvider(std::shared_ptr<ShmHost> host, std::shared_ptr<Segments> segments, Note note, ArenaOptions options = {})
-      : host_(std::move(host)), segments_(std::move(segments)), note_(std::move(note)), options_(options) {}
+  ShmProvider(std::shared_ptr<Segments> segments, double heartbeat_timeout, Note note, ArenaOptions options = {})
+      : segments_(std::move(segments)),
+        heartbeat_timeout_(heartbeat_timeout),
+        note_(std::move(note)),
+        options_(options) {}
 
+  // The first set is the world: there the ranks find out who shares memory.
   Status Open(const Members& members, const Exchange& exchange, std::unique_ptr<Transport>* out) override;
   std::unique_ptr<Consent> OpenConsent(const Members& members) override;
+  Bell* bell() override { return host_ ? host_->bell() : nullptr; }
+  Status Check(TimePoint now) override;
+  void Farewell(const Status& how) override;
+
+  // Null before the first Open().
+  const std::shared_ptr<ShmHost>& host() const { return host_; }
 
  private:
+  const std::shared_ptr<Segments> segments_;
+  const double heartbeat_timeout_;
+  const Note note_;
+  const ArenaOptions options_;
   std::shared_ptr<ShmHost> host_;
-  std::shared_ptr<Segments> segments_;
-  Note note_;
-  ArenaOptions options_;
   std::map<int32_t, std::weak_ptr<Arena>> arenas_;  // by process set
+  TimePoint next_beat_{};
 };
 
 }  // namespace spark_hvd
