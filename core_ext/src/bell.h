@@ -4,7 +4,9 @@
 #ifndef SPARK_HVD_SRC_BELL_H_
 #define SPARK_HVD_SRC_BELL_H_
 
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "types.h"
 
@@ -23,8 +25,13 @@ class Bell {
   // Whether every rank of the world rings here after it did something that this rank may wait for. If not, sleeps must
   // be short.
   virtual bool reaches_all() const = 0;
-  // How long it pays to look again and again before sleeping: 0 when the ranks of this host have too few processors.
+  // How long it pays to look again and again before sleeping, with Linger() between the looks.
   virtual Clock::duration spin() const = 0;
+  // Returns at once if the wait is young; else offers the processor to others first. It may be the awaited rank that
+  // needs it: where ranks outnumber processors, but also when the system put two ranks on one processor.
+  virtual void Linger(Clock::duration waited) {
+    if (waited >= std::chrono::microseconds(2)) std::this_thread::yield();
+  }
 };
 
 }  // namespace spark_hvd

@@ -106,7 +106,10 @@ void ShmRank::Drive(Operation* operation, double timeout) {
     if (done) return;
     const TimePoint now = Clock::now();
     if (moved) moved_at = now;
-    if (moved || now - moved_at < bell->spin()) continue;
+    if (now - moved_at < bell->spin()) {
+      bell->Linger(now - moved_at);
+      continue;
+    }
     CHECK_OK(provider->Check(now));
     if (now - begin > ToDuration(timeout)) throw std::runtime_error("stuck; missing " + RankList(operation->Missing()));
     bell->Sleep(seen, std::chrono::milliseconds(100));

@@ -114,7 +114,13 @@ class ShmHost::HostBell : public Bell {
   bool reaches_all() const override { return host_->hosts_.size() == 1; }
 
   Clock::duration spin() const override {
-    return host_->crowded_ ? Clock::duration::zero() : std::chrono::microseconds(50);
+    return host_->crowded_ ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
+  }
+
+  void Linger(Clock::duration waited) override {
+    // Plain looks at first, unless somebody else needs the processor. No pause instruction: a hypervisor takes the
+    // processor away for it, at a hundred times the cost.
+    if (host_->crowded_ || waited >= std::chrono::microseconds(2)) sched_yield();
   }
 
  private:
