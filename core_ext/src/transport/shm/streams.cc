@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace spark_hvd {
 namespace {
@@ -12,17 +13,19 @@ std::vector<int64_t> InBytes(const std::vector<int64_t>& counts, int32_t dtype) 
   return bytes;
 }
 
-std::vector<int64_t> Begins(const std::vector<int64_t>& bytes) {
+std::vector<int64_t> Begins(const std::vector<int64_t>& extents) {
   std::vector<int64_t> begins;
   int64_t at = 0;
-  for (int64_t value : bytes) {
+  for (int64_t value : extents) {
     begins.push_back(at);
     at += value;
   }
   return begins;
 }
 
-int64_t RoundsFor(int64_t bytes, int64_t round_bytes) { return (bytes + round_bytes - 1) / round_bytes; }
+int64_t RoundsFor(int64_t extent, int64_t step) { return (extent + step - 1) / step; }
+
+int64_t Sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
 int64_t LargestOther(const std::vector<int64_t>& bytes, int self) {
   int64_t largest = 0;
@@ -66,35 +69,40 @@ void ShmBroadcast::Consume(int64_t round) {
 }
 
 ShmAllgather::ShmAllgather(ShmLane* lane, const Collective& c)
-    : Rounds(lane, c.sequence),
-      input_(static_cast<const char*>(c.spans.at(0).input)),
-      output_(static_cast<char*>(c.spans.at(0).output)),
-      bytes_(InBytes(c.send_counts, c.dtype)),
-      begins_(Begins(bytes_)) {
-  const int64_t chunk = arena_->options().chunk_bytes;
-  const int64_t rounds = RoundsFor(*std::max_element(bytes_.begin(), bytes_.end()), chunk);
+    : ShmAllgather(lane, c.sequence, c.spans.at(0).input, c.send_counts,
+                   TensorRow({{nullptr, c.spans.at(0).output, Sum(c.send_counts)}}, ElementSize(c.dtype))) {}
+
+ShmAllgather::ShmAllgather(ShmLane* lane, int64_t sequence, const void* part, const std::vector<int64_t>& counts,
+                           TensorRow row)
+    : Rounds(lane, sequence),
+      input_(static_cast<const char*>(part)),
+      row_(std::move(row)),
+      chunk_(arena_->options().chunk_bytes / row_.element_size()),
+      counts_(counts),
+      begins_(Begins(counts)) {
   const auto self = static_cast<size_t>(position());
-  plan_ = {RoundsFor(bytes_[self], chunk), rounds, 0, rounds};
-  Copy(input_, output_ + begins_[self], bytes_[self]);
+  const int64_t rounds = RoundsFor(*std::max_element(counts_.begin(), counts_.end()), chunk_);
+  plan_ = {RoundsFor(counts_[self], chunk_), rounds, 0, rounds};
 }
 
-int64_t ShmAllgather::BytesIn(int rank, int64_t round) const {
-  const int64_t chunk = arena_->options().chunk_bytes;
-  return std::clamp<int64_t>(bytes_[static_cast<size_t>(rank)] - round * chunk, 0, chunk);
+int64_t ShmAllgather::CountIn(int rank, int64_t round) const {
+  return std::clamp<int64_t>(counts_[static_cast<size_t>(rank)] - round * chunk_, 0, chunk_);
 }
 
 void ShmAllgather::Fill(int64_t round, char* slot) {
-  Copy(output_ + begins_[static_cast<size_t>(position())] + round * arena_->options().chunk_bytes, slot,
-       BytesIn(position(), round));
+  const char* from = input_ + round * chunk_ * row_.element_size();
+  const int64_t count = CountIn(position(), round), begin = begins_[static_cast<size_t>(position())] + round * chunk_;
+  Copy(from, slot, static_cast<int64_t>(row_.Bytes(count)));
+  row_.CopyOutputs(begin, begin + count, slot);
 }
 
-bool ShmAllgather::Reads(int peer, int64_t round) const { return BytesIn(peer, round) > 0; }
+bool ShmAllgather::Reads(int peer, int64_t round) const { return CountIn(peer, round) > 0; }
 
 void ShmAllgather::Consume(int64_t round) {
   for (int step = 1; step < ranks(); ++step) {
     const int peer = (position() + step) % ranks();
-    Copy(InSlot(peer, round), output_ + begins_[static_cast<size_t>(peer)] + round * arena_->options().chunk_bytes,
-         BytesIn(peer, round));
+    const int64_t begin = begins_[static_cast<size_t>(peer)] + round * chunk_;
+    row_.CopyOutputs(begin, begin + CountIn(peer, round), InSlot(peer, round));
   }
 }
 
@@ -137,37 +145,45 @@ void ShmAlltoall::Consume(int64_t round) {
 }
 
 ShmReducescatter::ShmReducescatter(ShmLane* lane, const Collective& c)
-    : Rounds(lane, c.sequence),
-      arithmetic_(Arithmetic::Of(c.dtype, c.op, c.scaling, arena_->size())),
-      lane_bytes_(LaneBytes(*arena_)),
-      input_(static_cast<const char*>(c.spans.at(0).input)),
-      output_(static_cast<char*>(c.spans.at(0).output)),
-      bytes_(InBytes(c.receive_counts, c.dtype)),
-      begins_(Begins(bytes_)) {
-  const int64_t rounds = RoundsFor(*std::max_element(bytes_.begin(), bytes_.end()), lane_bytes_);
+    : ShmReducescatter(
+          lane, c.sequence, TensorRow({{c.spans.at(0).input, nullptr, Sum(c.receive_counts)}}, ElementSize(c.dtype)),
+          c.spans.at(0).output, c.receive_counts, Arithmetic::Of(c.dtype, c.op, c.scaling, lane->arena->size())) {}
+
+ShmReducescatter::ShmReducescatter(ShmLane* lane, int64_t sequence, TensorRow row, void* part,
+                                   const std::vector<int64_t>& counts, const Arithmetic& arithmetic)
+    : Rounds(lane, sequence),
+      arithmetic_(arithmetic),
+      row_(std::move(row)),
+      lane_(LaneBytes(*arena_) / row_.element_size()),
+      output_(static_cast<char*>(part)),
+      counts_(counts),
+      begins_(Begins(counts)) {
+  const int64_t rounds = RoundsFor(*std::max_element(counts_.begin(), counts_.end()), lane_);
   plan_ = {rounds, rounds, 0, rounds};
 }
 
 void ShmReducescatter::Fill(int64_t round, char* slot) {
   for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == position()) continue;
     const auto to = static_cast<size_t>(peer);
-    Copy(input_ + begins_[to] + round * lane_bytes_, slot + peer * lane_bytes_,
-         std::min(lane_bytes_, bytes_[to] - round * lane_bytes_));
+    const int64_t count = std::min(lane_, counts_[to] - round * lane_), begin = begins_[to] + round * lane_;
+    if (peer != position()) row_.CopyInputs(begin, begin + count, slot + row_.Bytes(peer * lane_));
   }
 }
 
 void ShmReducescatter::Consume(int64_t round) {
   const auto self = static_cast<size_t>(position());
-  const int64_t bytes = std::min(lane_bytes_, bytes_[self] - round * lane_bytes_);
-  if (bytes <= 0) return;
+  const int64_t total = std::min(lane_, counts_[self] - round * lane_), begin = begins_[self] + round * lane_;
   std::vector<const void*> inputs(static_cast<size_t>(ranks()));
-  for (int peer = 0; peer < ranks(); ++peer) {
-    inputs[static_cast<size_t>(peer)] = peer == position() ? input_ + begins_[self] + round * lane_bytes_
-                                                           : InSlot(peer, round) + position() * lane_bytes_;
-  }
-  void* output = output_ + round * lane_bytes_;
-  Reduce(inputs.data(), ranks(), &output, 1, bytes / ElementSize(arithmetic_.dtype), arithmetic_);
+  size_t at = 0;
+  row_.ForEach(begin, begin + total, [&](size_t i, int64_t byte, int64_t count) {
+    for (int peer = 0; peer < ranks(); ++peer) {
+      inputs[static_cast<size_t>(peer)] =
+          peer == position() ? row_.Input(i) + byte : InSlot(peer, round) + row_.Bytes(position() * lane_) + at;
+    }
+    void* output = output_ + row_.Bytes(round * lane_) + at;
+    Reduce(inputs.data(), ranks(), &output, 1, count, arithmetic_);
+    at += row_.Bytes(count);
+  });
 }
 
 }  // namespace spark_hvd

@@ -40,16 +40,19 @@ class ShmBroadcast : public Rounds {
 class ShmAllgather : public Rounds {
  public:
   ShmAllgather(ShmLane* lane, const Collective& collective);
+  // The parts `counts` of a row, each from the rank whose it is, into the tensors of the row.
+  ShmAllgather(ShmLane* lane, int64_t sequence, const void* part, const std::vector<int64_t>& counts, TensorRow row);
 
  private:
-  int64_t BytesIn(int rank, int64_t round) const;
+  int64_t CountIn(int rank, int64_t round) const;
   void Fill(int64_t round, char* slot) override;
   bool Reads(int peer, int64_t round) const override;
   void Consume(int64_t round) override;
 
   const char* input_;
-  char* output_;
-  std::vector<int64_t> bytes_, begins_;  // by rank
+  const TensorRow row_;
+  const int64_t chunk_;                   // elements
+  std::vector<int64_t> counts_, begins_;  // by rank
 };
 
 // A slot has one lane per receiver. Ranks have as many rounds as they have to send and to receive.
@@ -72,16 +75,19 @@ class ShmAlltoall : public Rounds {
 class ShmReducescatter : public Rounds {
  public:
   ShmReducescatter(ShmLane* lane, const Collective& collective);
+  // The parts `counts` of a row, each reduced to the rank whose it is.
+  ShmReducescatter(ShmLane* lane, int64_t sequence, TensorRow row, void* part, const std::vector<int64_t>& counts,
+                   const Arithmetic& arithmetic);
 
  private:
   void Fill(int64_t round, char* slot) override;
   void Consume(int64_t round) override;
 
   const Arithmetic arithmetic_;
-  const int64_t lane_bytes_;
-  const char* input_;
+  const TensorRow row_;
+  const int64_t lane_;  // elements
   char* output_;
-  std::vector<int64_t> bytes_, begins_;  // of each rank's result
+  std::vector<int64_t> counts_, begins_;  // of each rank's result
 };
 
 }  // namespace spark_hvd
