@@ -159,7 +159,7 @@ void Streams(ShmRank& me) {
     for (int i = 0; i < me.size; ++i) counts.push_back(base * (i + 1) % 77777);
     Collective c;
     c.kind = Kind::kAllgather;
-    c.send_counts = counts;
+    c.receive_counts = counts;
     std::vector<float> mine = Values(me.rank, counts[rank]), want;
     for (int i = 0; i < me.size; ++i) {
       const auto part = Values(i, counts[static_cast<size_t>(i)]);

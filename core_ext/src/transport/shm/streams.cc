@@ -69,8 +69,8 @@ void ShmBroadcast::Consume(int64_t round) {
 }
 
 ShmAllgather::ShmAllgather(ShmLane* lane, const Collective& c)
-    : ShmAllgather(lane, c.sequence, c.spans.at(0).input, c.send_counts,
-                   TensorRow({{nullptr, c.spans.at(0).output, Sum(c.send_counts)}}, ElementSize(c.dtype))) {}
+    : ShmAllgather(lane, c.sequence, c.spans.at(0).input, c.receive_counts,
+                   TensorRow({{nullptr, c.spans.at(0).output, Sum(c.receive_counts)}}, ElementSize(c.dtype))) {}
 
 ShmAllgather::ShmAllgather(ShmLane* lane, int64_t sequence, const void* part, const std::vector<int64_t>& counts,
                            TensorRow row)
