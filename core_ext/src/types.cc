@@ -1,5 +1,9 @@
 #include "types.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
 namespace spark_hvd {
 
 int64_t ElementSize(int32_t dtype) {
@@ -52,10 +56,38 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 }
 
 int64_t Request::count() const {
-  if (kind == Kind::kBarrier) return 0;
+  if (kind == Kind::kBarrier || kind == Kind::kJoin || kind == Kind::kExchange) return 0;
   int64_t product = 1;
   for (int64_t extent : shape) product *= extent;
   return product;
+}
+
+int64_t Request::row_count() const {
+  int64_t product = 1;
+  for (size_t i = 1; i < shape.size(); ++i) product *= shape[i];
+  return product;
+}
+
+bool Request::SameAs(const Request& other) const {
+  if (kind != other.kind || dtype != other.dtype || op != other.op || root != other.root ||
+      scaling.prescale != other.scaling.prescale || scaling.postscale != other.scaling.postscale ||
+      group != other.group || group_size != other.group_size || shape.size() != other.shape.size()) {
+    return false;
+  }
+  const size_t first = kind == Kind::kAllgather || kind == Kind::kAlltoall ? 1 : 0;
+  for (size_t i = first; i < shape.size(); ++i) {
+    if (shape[i] != other.shape[i]) return false;
+  }
+  return true;
+}
+
+void Output::Reserve(int64_t size) {
+  constexpr int64_t kLine = 64;
+  const int64_t rounded = std::max<int64_t>((size + kLine - 1) / kLine, 1) * kLine;
+  memory = {static_cast<char*>(std::aligned_alloc(kLine, static_cast<size_t>(rounded))),
+            [](char* pointer) { std::free(pointer); }};
+  if (!memory) throw std::bad_alloc();
+  bytes = size;
 }
 
 }  // namespace spark_hvd

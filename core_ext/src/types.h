@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,21 +58,46 @@ struct Request {
   Kind kind = Kind::kBarrier;
   std::string name;
   int32_t dtype = HVD_FLOAT32;
-  int32_t op = HVD_SUM;  // allreduce
-  int32_t root = 0;      // broadcast
-  Scaling scaling;       // allreduce; .average follows op
+  int32_t op = HVD_SUM;  // allreduce, reducescatter
+  int32_t root = 0;      // broadcast: a position in the process set
+  Scaling scaling;       // allreduce, reducescatter; .average follows op
   std::vector<int64_t> shape;
+  std::string group;       // collectives of one group are carried out together; empty: none
+  int32_t group_size = 0;  // members of the group
+  // The rank's own, which others need not share.
+  std::vector<int64_t> splits;  // alltoall: rows for each rank
+  std::string payload;          // exchange
+  double age = 0;               // seconds since it was submitted, when it was sent
 
   int64_t count() const;
   int64_t bytes() const { return count() * ElementSize(dtype); }
+  // A scalar is one row.
+  int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
+  int64_t row_count() const;  // elements of a row
+  // Whether both mean the same collective, the ranks' own parts aside.
+  bool SameAs(const Request& other) const;
+};
+
+// A result whose size the caller could not know: the core's memory, given to whoever asks for it.
+struct Output {
+  std::unique_ptr<char, void (*)(char*)> memory{nullptr, [](char*) {}};
+  int64_t bytes = 0;
+  int64_t rows = 0;
+  std::vector<int64_t> splits;  // alltoall: rows received from each rank; exchange: bytes from each rank
+  int64_t value = 0;            // join: the last rank to join
+
+  // Room for `size` bytes, aligned to a cache line. Throws std::bad_alloc.
+  void Reserve(int64_t size);
 };
 
 // A request with the caller's memory and the handle that it waits on.
 struct Entry {
   Request request;
   const void* input = nullptr;
-  void* output = nullptr;
+  void* output = nullptr;  // null: the core makes an Output
   int64_t handle = 0;
+  int32_t part = 0;    // place of its output among those of the handle
+  int64_t number = 0;  // order of submission
   TimePoint submitted{};
 };
 

@@ -7,6 +7,7 @@
 #define SPARK_HVD_SRC_TRANSPORT_CONSENT_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "status.h"
 
@@ -19,8 +20,11 @@ class Consent {
   virtual ~Consent() = default;
   // Sequence numbers are voted on in ascending order, some are left out on all ranks. Wakes the peers if it can.
   virtual Status Vote(int64_t sequence, bool ready) = 0;
-  // For the number that was voted on last. Once not open, the same for ever, on all ranks.
+  // The answer, the same on all ranks, once all have voted. Before this rank's own vote: kRefused when a peer is known
+  // to have refused; this rank should vote too then, for the others wait for it.
   virtual Status Ask(int64_t sequence, Answer* answer) = 0;
+  // Members of the set that it waits for now, directly.
+  virtual std::vector<int32_t> Missing() const = 0;
 };
 
 }  // namespace spark_hvd

@@ -2,13 +2,13 @@
 #ifndef SPARK_HVD_SRC_TRANSPORT_PROVIDER_H_
 #define SPARK_HVD_SRC_TRANSPORT_PROVIDER_H_
 
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "bell.h"
 #include "status.h"
 #include "transport/consent.h"
+#include "transport/exchange.h"
 #include "transport/operation.h"
 
 namespace spark_hvd {
@@ -22,9 +22,6 @@ struct Members {
   int32_t size() const { return static_cast<int32_t>(ranks.size()); }
 };
 
-// Gives a few bytes of each member to all, by position. Collective; ends with an error rather than wait for ever.
-using Exchange = std::function<Status(const std::string& mine, std::vector<std::string>* all)>;
-
 class Provider {
  public:
   virtual ~Provider() = default;
@@ -33,6 +30,16 @@ class Provider {
   virtual Status Open(const Members& members, const Exchange& exchange, std::unique_ptr<Transport>* out) = 0;
   // A consent of its own for the set, faster than messages; called after Open() gave a transport. Empty: none.
   virtual std::unique_ptr<Consent> OpenConsent(const Members& members) = 0;
+  // A bell that ranks of this host can ring, once the set of all ranks was opened; the engine sleeps on it then. It
+  // lives as long as the provider. Null: none.
+  virtual Bell* bell() { return nullptr; }
+  // Whether the ranks that it watches live. HVD_PEER_FAILED names the dead. Called now and then by whoever drives.
+  virtual Status Check(TimePoint now) {
+    (void)now;
+    return Status::Ok();
+  }
+  // The engine of this rank ends: in peace, or for this cause, which the other ranks' Check() tells them.
+  virtual void Farewell(const Status& how) { (void)how; }
 };
 
 }  // namespace spark_hvd
