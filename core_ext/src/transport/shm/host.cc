@@ -88,15 +88,33 @@ struct ShmHost::Peer {
 };
 
 // Rings are counted in each rank's page, so peers and threads of this process ring alike.
+//
+// Schedulers like to put who wakes and who is woken on one processor, where they can only take turns: looking again and
+// again there keeps the awaited rank from running. So each rank shows on which processor it drives; who waits on the
+// same one as a peer does not look twice, and moves over if there are processors enough.
 class ShmHost::HostBell : public Bell {
  public:
   explicit HostBell(ShmHost* host) : host_(host), own_(&alone_) {
-    if (host->peers_[host->rank_]) own_ = &host->peers_[host->rank_]->page->bell;
+    if (!host->peers_[host->rank_]) return;
+    page_ = host->peers_[host->rank_]->page;
+    own_ = &page_->bell;
+    for (int32_t rank : host->local()) {
+      if (rank != host->rank_) neighbours_.push_back(host->peers_[static_cast<size_t>(rank)]->page);
+    }
   }
 
-  uint32_t Look() const override { return own_->rings.load(std::memory_order_seq_cst); }
+  uint32_t Look() const override {
+    if (page_ != nullptr) {
+      const int32_t here = sched_getcpu() + 1;
+      if (page_->processor.load(std::memory_order_relaxed) != here) {
+        page_->processor.store(here, std::memory_order_relaxed);
+      }
+    }
+    return own_->rings.load(std::memory_order_seq_cst);
+  }
 
   void Sleep(uint32_t seen, Clock::duration longest) override {
+    if (!host_->crowded_ && Together() && MoveOver()) return;
     const auto ns = std::max<int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count(), 1);
     const timespec timeout{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
     own_->sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -114,7 +132,8 @@ class ShmHost::HostBell : public Bell {
   bool reaches_all() const override { return host_->hosts_.size() == 1; }
 
   Clock::duration spin() const override {
-    return host_->crowded_ ? std::chrono::microseconds(1000) : std::chrono::microseconds(50);
+    if (host_->crowded_) return std::chrono::microseconds(1000);
+    return Together() ? Clock::duration::zero() : std::chrono::microseconds(50);
   }
 
   void Linger(Clock::duration waited) override {
@@ -124,9 +143,34 @@ class ShmHost::HostBell : public Bell {
   }
 
  private:
+  bool Together() const {
+    const int32_t here = page_ == nullptr ? 0 : page_->processor.load(std::memory_order_relaxed);
+    return std::any_of(neighbours_.begin(), neighbours_.end(), [here](const HostPage* page) {
+      return page->processor.load(std::memory_order_relaxed) == here;
+    });
+  }
+
+  // Leaves this processor for any other that this thread may use; what it may use stays as it was.
+  bool MoveOver() {
+    constexpr int64_t kSeldom = std::chrono::duration_cast<Clock::duration>(std::chrono::milliseconds(5)).count();
+    const int64_t now = Clock::now().time_since_epoch().count();
+    if (now - moved_at_.load(std::memory_order_relaxed) < kSeldom) return false;
+    moved_at_.store(now, std::memory_order_relaxed);
+    cpu_set_t may, others;
+    if (sched_getaffinity(0, sizeof may, &may) != 0) return false;
+    others = may;
+    CPU_CLR(sched_getcpu(), &others);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return false;
+    sched_setaffinity(0, sizeof may, &may);
+    return true;
+  }
+
   ShmHost* host_;
   BellWord alone_{};
   BellWord* own_;
+  HostPage* page_ = nullptr;  // null: this rank shares nothing
+  std::vector<const HostPage*> neighbours_;
+  std::atomic<int64_t> moved_at_{0};  // ticks of the clock
 };
 
 ShmHost::ShmHost(int rank, int size) : rank_(rank), size_(size), peers_(static_cast<size_t>(size)) {}

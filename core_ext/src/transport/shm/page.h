@@ -20,6 +20,7 @@ enum class Farewell : uint32_t { kNone = 0, kLeft = 1, kFailed = 2 };
 struct HostPage {
   uint64_t token[2];  // random: tells this page from any other
   BellWord bell;
+  std::atomic<int32_t> processor;  // on which its driver was last seen, plus 1
   alignas(128) std::atomic<uint64_t> beats;
   std::atomic<uint32_t> farewell;  // Farewell; written after `cause`
   char cause[1024];
