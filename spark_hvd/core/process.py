@@ -15,12 +15,14 @@ from typing import Any
 from spark_hvd import settings
 from spark_hvd.core import library
 from spark_hvd.core.communicator import Communicator
+from spark_hvd.core.engine import Engine
 from spark_hvd.errors import ConfigError, HorovodError
 from spark_hvd.specs import World
 
 
 @dataclass(frozen=True)
 class _Running:
+    engine: Engine
     communicator: Communicator
     mpi: library.Mpi | None
     pid: int
@@ -54,6 +56,7 @@ def init(comm: Any = None) -> Communicator:
         if _running is not None:
             _require_own_process(_running)
             return _running.communicator
+        settings.check_names()
         size = _announced_size()
         mpi = library.Mpi.load() if comm is not None or size > 1 else None
         if mpi is None:
@@ -63,11 +66,13 @@ def init(comm: Any = None) -> Communicator:
             used = mpi.world if comm is None else comm
             world = _world(mpi, used, launched_by_us=comm is None and settings.SIZE.get() > 0)
             check = comm is None
-        communicator = Communicator(*library.create_engine(world, used, check_world=check))
+        engine = Engine(*library.create_engine(world, used, check_world=check))
+        communicator = Communicator(engine)
+        _start_timeline(communicator)
         if not _at_exit_registered:
             atexit.register(_at_exit)
             _at_exit_registered = True
-        _running = _Running(communicator, mpi, os.getpid())
+        _running = _Running(engine, communicator, mpi, os.getpid())
         return communicator
 
 
@@ -107,7 +112,7 @@ def shutdown(timeout: float = 60.0, abort: bool = False) -> None:
             return
         _require_own_process(running)
         _running = None
-    error = running.communicator.stop(timeout, abort)
+    error = running.engine.stop(timeout, abort)
     if error is None and running.mpi is not None:
         running.mpi.finalize()
     if error is not None and not abort:
@@ -122,6 +127,13 @@ def _announced_size() -> int:
             "Was this process started by two launchers? Unset the variables of one of them"
         )
     return ours or theirs
+
+
+def _start_timeline(communicator: Communicator) -> None:
+    path = settings.TIMELINE.get()
+    if path and path != "DYNAMIC":
+        stem, suffix = os.path.splitext(path)
+        communicator.start_timeline(f"{stem}.{communicator.rank}{suffix}")
 
 
 def _world(mpi: library.Mpi, comm: Any, launched_by_us: bool) -> World:
