@@ -17,7 +17,7 @@ from pyspark.ml import Estimator
 
 from spark_hvd import settings
 from spark_hvd.data import prepare
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.estimator import params, preflight, runs
 from spark_hvd.estimator.model import Fitted, HorovodModel

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_hvd.data.reader import Batch, BatchReader, open_reader
+from spark_hvd.data.batches import Batch, BatchReader, open_reader
 from spark_hvd.errors import ConfigError, DataError, HorovodError
 from spark_hvd.specs import ColumnSpec, DatasetSpec
 from spark_hvd.store import Store
