@@ -2,7 +2,8 @@
 
 Spark ends a Python worker with SIGKILL, where no ``finally`` runs, and processes that the worker started live on. The
 guard, in a session of its own, reads from a pipe whose other end only the worker has. When it reads the end of the
-file, for whatever reason, it cleans up; after an orderly end of the slot there is nothing left to clean.
+file, for whatever reason, it cleans up; after an orderly end of the slot there is nothing left to clean. What the
+trainers had printed until then it puts into the Store, if the run has one.
 
 :class:`Guard` is the slot's side. It does not own what is to be cleaned: that is a :class:`~.reaper.Remains`.
 """
@@ -12,13 +13,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from spark_hvd.errors import LaunchError
 from spark_hvd.launch import reaper
+
+_KEEP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Logs to put into a Store when the slot cannot any more: file of this host -> path in the Store."""
+
+    store_url: str
+    storage_options: Mapping[str, Any]
+    logs: Mapping[str, str]
 
 
 class Guard:
@@ -30,12 +47,14 @@ class Guard:
         What to clean when this process is gone.
     environment
         Of the guard; must allow to import spark_hvd and must not hold the marker.
+    keep
+        Logs to keep; None: none. Travels over the pipe, since storage options are secrets.
     """
 
-    def __init__(self, remains: reaper.Remains, environment: Mapping[str, str]) -> None:
+    def __init__(self, remains: reaper.Remains, environment: Mapping[str, str], keep: Keep | None = None) -> None:
         if reaper.MARKER in environment:
             raise AssertionError("the guard would end itself")
-        self._remains, self._environment = remains, dict(environment)
+        self._remains, self._environment, self._keep = remains, dict(environment), keep
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -50,7 +69,9 @@ class Guard:
         )
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(dataclasses.asdict(self._remains)).encode() + b"\n")
+            keep = None if self._keep is None else dataclasses.asdict(self._keep)
+            orders = {"remains": dataclasses.asdict(self._remains), "keep": keep}
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError as e:
             process.wait(timeout=5.0)
@@ -101,7 +122,8 @@ def main() -> None:
     line = sys.stdin.buffer.readline()
     if not line:
         return
-    fields: dict[str, Any] = json.loads(line)
+    orders: dict[str, Any] = json.loads(line)
+    fields = orders["remains"]
     remains = reaper.Remains(
         fields["marker"], tuple(fields["files"]), tuple(fields["folders"]), tuple(fields["sessions"])
     )
@@ -109,7 +131,30 @@ def main() -> None:
     remains = dataclasses.replace(remains, sessions=(*remains.sessions, *sessions))
     # A trainer that the worker was just about to start may appear late.
     for _ in range(2):
-        reaper.clean(remains)
+        reaper.clean(dataclasses.replace(remains, folders=()))
+    if orders["keep"] is not None:
+        _keep_logs(Keep(**orders["keep"]))
+    reaper.clean(remains)
+    os._exit(0)  # a Store that does not answer may still hold a thread
+
+
+def _keep_logs(keep: Keep) -> None:
+    """Put the logs that are still there into the Store; gives up after a minute."""
+    files = {Path(file): path for file, path in keep.logs.items() if Path(file).exists()}
+    if not files:
+        return
+
+    def copy() -> None:
+        from spark_hvd.store import Store
+
+        store = Store.create(keep.store_url, storage_options=keep.storage_options)
+        for file, path in files.items():
+            with file.open("rb") as log, store.open(path, "wb") as kept:
+                shutil.copyfileobj(log, kept)
+
+    worker = threading.Thread(target=copy, daemon=True)
+    worker.start()
+    worker.join(_KEEP_SECONDS)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -119,8 +120,11 @@ def test_exit_code(scene: Scene) -> None:
 
 def test_the_python_worker_is_killed(scene: Scene, spark: Any) -> None:
     error = scene.error("worker")
-    assert isinstance(error, LaunchError)
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.exit_code, error.signal) == (1, None, None)
     assert "A slot was lost" in str(error)
+    assert error.failure.host == socket.gethostname()
+    assert "[1] rank 1 says good bye" in str(error)
     end = time.monotonic() + GONE_SECONDS
     while scene.left() and time.monotonic() < end:
         time.sleep(0.05)

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 
 from spark_hvd.errors import LaunchError, TrainerError
 from spark_hvd.launch.report import SlotReport, error_of
-from spark_hvd.launch.slot import Seat, SlotTask, run_slot
+from spark_hvd.launch.slot import Row, Seat, SlotTask, run_slot
 from spark_hvd.specs import LaunchSpec
 from spark_hvd.store import Store, layout
 
@@ -28,7 +28,7 @@ class Meeting:
         self._barrier = threading.Barrier(size)
         self._messages = [""] * size
 
-    def seat(self, rank: int, abandon: Callable[[str], None]) -> Seat:
+    def seat(self, rank: int, abandon: Callable[[str], None], gpus: Sequence[str] = ()) -> Seat:
         def exchange(message: str) -> list[str]:
             self._messages[rank] = message
             self._barrier.wait(60)
@@ -36,7 +36,7 @@ class Meeting:
             self._barrier.wait(60)
             return got
 
-        return Seat(rank, self._barrier.parties, f"executor-{rank}", 1, exchange, abandon)
+        return Seat(rank, self._barrier.parties, f"executor-{rank}", 1, exchange, abandon, tuple(gpus))
 
     def leave(self) -> None:
         self._barrier.abort()
@@ -44,7 +44,7 @@ class Meeting:
 
 @dataclass
 class Done:
-    """What a run left: rows by kind, per rank."""
+    """What a run left: rows by kind, per rank; lines as (stream, text)."""
 
     reports: list[SlotReport]
     results: list[bytes]
@@ -52,39 +52,44 @@ class Done:
     error: LaunchError | TrainerError | None
 
 
-def slots(size: int, target: str, payload: bytes = b"", **spec: object) -> Done:
-    """Run ``launch_programs.<target>`` on ``size`` slots."""
+def slots(
+    size: int, target: str, payload: bytes = b"", per_slot: int = 1, gpus: Sequence[Sequence[str]] = (), **spec: object
+) -> Done:
+    """Run ``launch_programs.<target>`` in ``size`` trainers."""
     task = SlotTask(
         LaunchSpec("run-1", size, f"launch_programs:{target}", payload, **spec),  # type: ignore[arg-type]
         name=f"test-{uuid.uuid4().hex}",
         pulse_seconds=0.1,
         exchange_seconds=30.0,
+        heartbeat_seconds=1.0,
+        per_slot=per_slot,
+        token="t" * 64,
     )
-    meeting = Meeting(size)
-    rows: list[list[tuple[str, bytes]]] = [[] for _ in range(size)]
+    meeting = Meeting(-(-size // per_slot))
+    count = -(-size // per_slot)
+    rows: list[list[Row]] = [[] for _ in range(count)]
     errors: list[BaseException] = []
 
     def body(rank: int) -> None:
         try:
-            rows[rank] = list(run_slot(task, meeting.seat(rank, errors.append)))  # type: ignore[arg-type]
+            rows[rank] = list(run_slot(task, meeting.seat(rank, errors.append, gpus[rank] if gpus else ())))  # type: ignore[arg-type]
         except BaseException as e:
             errors.append(e)
             meeting.leave()
 
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert not errors, errors
-    reports = [SlotReport.from_json(data) for kept in rows for kind, data in kept if kind == "report"]
-    results = [b"".join(data for kind, data in kept if kind == "result") for kept in rows]
-    outputs = [
-        [(stream, line) for stream, line in json.loads(data)]
-        for kept in rows
-        for kind, data in kept
-        if kind == "output"
-    ]
+    flat = [row for kept in rows for row in kept]
+    reports = [SlotReport.from_json(data) for _, kind, data in flat if kind == "report"]
+    results = [b"".join(data for rank, kind, data in flat if kind == "result" and rank == r) for r in range(size)]
+    outputs: list[list[tuple[str, str]]] = [[] for _ in range(size)]
+    for rank, kind, data in flat:
+        if kind == "output":
+            outputs[rank] = [(stream, text) for _, stream, _, text in json.loads(data)]
     return Done(reports, results, outputs, error_of(reports, task.spec.timeout))
 
 
@@ -297,16 +302,16 @@ def test_a_rank_that_leaves_while_others_reduce_ends_the_run() -> None:
 
 
 def test_a_trainer_that_cannot_start_is_an_error_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_hvd.launch import slot
+    from spark_hvd.launch import trainer
 
-    start = slot.TrainerProcess
+    start = trainer.TrainerProcess
 
     def refuse(**arguments: object) -> object:
         if str(arguments["marker"]).endswith("-1"):
             raise OSError(12, "Cannot allocate memory")
         return start(**arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(slot, "TrainerProcess", refuse)
+    monkeypatch.setattr(trainer, "TrainerProcess", refuse)
     error = slots(2, "echo").error
     assert isinstance(error, LaunchError)
     assert "trainer of rank 1" in str(error)

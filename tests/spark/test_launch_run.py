@@ -21,7 +21,7 @@ from spark_hvd.errors import ConfigError, LaunchError, TrainerError
 from spark_hvd.launch import barrier
 from spark_hvd.launch.run import launch
 from spark_hvd.specs import LaunchSpec
-from spark_hvd.store import Store, layout
+from spark_hvd.store import Store
 
 pytestmark = pytest.mark.jvm
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def test_results_come_by_rank_and_output_where_it_is_asked_for(spark: Any) -> No
     out = io.StringIO()
     results = spark_hvd.run(who, (1, "two"), {"three": 3}, num_proc=2, env={"COLOUR": "blue"}, stdout=out)
     assert results == [(rank, "2", (1, "two"), {"three": 3}, "blue") for rank in ("0", "1")]
-    assert out.getvalue() == "[0] hello from 0\n[1] hello from 1\n"
+    assert sorted(out.getvalue().splitlines()) == ["[0] hello from 0", "[1] hello from 1"]
 
 
 def test_all_slots_are_used_without_num_proc_and_logs_reach_the_store(spark: Any, tmp_path: Path) -> None:
@@ -152,16 +152,6 @@ def test_a_run_that_cannot_start_in_time_is_cancelled(spark: Any, tmp_path: Path
         holder.join(60)
     assert "start_timeout=2: expected 2 slots to start together" in str(late.value)
     assert len(spark_hvd.run(who, num_proc=2)) == 2
-
-
-def test_the_start_is_told_through_the_store(spark: Any, tmp_path: Path) -> None:
-    store = Store.create(str(tmp_path))
-    spec = LaunchSpec("run-1", 1, "launch_programs:echo", b"x", store_url=store.url, start_timeout=30.0)
-    seen = []
-    env = {"PYTHONPATH": str(ROOT / "tests/ranks")}
-    launch(LaunchSpec(**{**vars(spec), "env": env}), lambda: seen.append(store.exists(layout.started("run-1"))))
-    assert True in seen
-    assert not store.exists(layout.started("run-1"))
 
 
 def test_no_session_is_an_error_of_its_own() -> None:

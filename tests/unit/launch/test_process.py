@@ -147,6 +147,7 @@ def test_a_trainer_that_is_told_nothing_ends(tmp_path: Path) -> None:
         folder=tmp_path,
         environment=environment.of_trainer({}, 1, {}),
         pass_fds=[],
+        token="t",
         output=output,
         on_end=ended.set,
     )
@@ -165,6 +166,7 @@ def test_close_ends_a_trainer_that_was_never_told(tmp_path: Path) -> None:
         folder=tmp_path,
         environment=environment.of_trainer({}, 1, {}),
         pass_fds=[],
+        token="t",
         output=Output(tmp_path / "log"),
         on_end=lambda: None,
     )
