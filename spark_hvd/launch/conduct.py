@@ -134,12 +134,11 @@ def conduct(
             if on_poll is not None:
                 on_poll()
 
-        try:
-            rows = job_of(task).run(poll)
-        finally:
-            follower.finish()
+        rows = job_of(task).run(poll)
     except LostSlot as e:
         raise _of_lost_slot(e, spec, task, follower) from e
+    finally:
+        follower.finish()
     outcome = _Outcome.of(rows, spec.num_proc)
     for report in outcome.reports:
         for note in report.notes:
@@ -179,6 +178,7 @@ def _tell_places(spec: LaunchSpec, event: Mapping[str, Any]) -> None:
 
 
 def _of_lost_slot(error: LostSlot, spec: LaunchSpec, task: SlotTask, follower: Follower) -> HorovodError:
+    follower.poll()
     seen = follower.slots.get(error.slot) if error.slot is not None else follower.first_lost()
     slot = seen.slot if seen is not None else error.slot
     if slot is None:
@@ -190,7 +190,7 @@ def _of_lost_slot(error: LostSlot, spec: LaunchSpec, task: SlotTask, follower: F
         executor=seen.executor if seen else "unknown",
         time=seen.lost if seen and seen.lost else time.time(),
         error=str(error),
-        tail=follower.tail(rank),
+        tail=follower.tail_of_lost(rank),
     )
     return lost_slot(failure, spec.num_proc)
 

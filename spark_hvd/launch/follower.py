@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _STORE_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 _HELLO_SECONDS = 5.0
+_GUARD_SECONDS = 4.0
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Follower:
         self._server: Server | None = None
         self._sources: dict[int, SlotSeen] = {}
         self._tails: dict[int, deque[str]] = {}
+        self._told: set[int] = set()  # ranks whose guard has told their last lines
         self._began = time.monotonic()
         self._reader: _StoreReader | None = None
         if self.host:
@@ -113,8 +115,12 @@ class Follower:
         if self._reader is None and self.store is not None and self.by_store and len(self.slots) < self.expected:
             self._reader = _StoreReader(self.store, self.run_id)
 
-    def tail(self, rank: int) -> tuple[str, ...]:
-        """The last lines of a rank that came so far."""
+    def tail_of_lost(self, rank: int) -> tuple[str, ...]:
+        """The last lines of a rank whose slot is gone; its guard has 4 s to tell them, else what came before."""
+        end = time.monotonic() + _GUARD_SECONDS
+        while self._server is not None and rank not in self._told and time.monotonic() < end:
+            time.sleep(0.05)
+            self.poll()
         return tuple(self._tails.get(rank, ()))
 
     def first_lost(self) -> SlotSeen | None:
@@ -139,6 +145,10 @@ class Follower:
                 if not self.started:
                     self.on_start(event)
                 self.started = True
+            elif "tail" in event:
+                rank, lines = event["tail"]
+                self._tails[int(rank)] = deque((str(line) for line in lines), TAIL_LINES)
+                self._told.add(int(rank))
             elif "bye" in event and source in self._sources:
                 self._sources[source].left = True
         except (KeyError, TypeError, ValueError):

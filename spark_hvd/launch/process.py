@@ -112,6 +112,15 @@ class TrainerProcess:
         """Process id; also of its session and process group."""
         return self._process.pid
 
+    @property
+    def pipes(self) -> tuple[int, ...]:
+        """Descriptors from which its standard output and standard error are read; empty once it has ended."""
+        streams = (self._process.stdout, self._process.stderr)
+        try:
+            return tuple(stream.fileno() for stream in streams if stream is not None)
+        except ValueError:  # closed
+            return ()
+
     def is_stopped(self) -> bool:
         """Whether a signal such as SIGSTOP holds it: it lives but does nothing."""
         try:

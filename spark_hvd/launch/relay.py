@@ -7,6 +7,7 @@ run. Every event is a JSON object:
 - ``{"hello": slot, "ranks": [..], "host": .., "executor": ..}``, the first one,
 - ``{"started": true, "places": table, "differences": table}`` from slot 0 once all slots have met,
 - ``{"line": [rank, stream, time, text]}``,
+- ``{"tail": [rank, lines]}`` from the guard of a slot that is gone,
 - ``{"bye": slot}``, the last one of an orderly end (only over the channel).
 """
 

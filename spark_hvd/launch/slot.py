@@ -22,7 +22,7 @@ from types import TracebackType
 from spark_hvd.errors import ConfigError, LaunchError
 from spark_hvd.launch import closure, environment, meeting, network, nvml, pulse
 from spark_hvd.launch.devices import VISIBLE, variables
-from spark_hvd.launch.guard import Guard, Keep
+from spark_hvd.launch.guard import Guard, LastWords
 from spark_hvd.launch.meeting import Card, Plan
 from spark_hvd.launch.pmi import mpich_segments
 from spark_hvd.launch.pulse import Kind, TrainerState, Verdict
@@ -178,10 +178,9 @@ class Slot:
             self._relay.start(self._task.channel, self._task.token, store, self._spec.run_id)
         cpus = max(1, self._seat.cpus // max(1, len(self._trainers)))
         try:
-            self._guard = Guard(self._remains, environment.of_helper(), self._keep())
+            self._guard = Guard(self._remains, environment.of_helper(), self._last_words())
             for trainer in self._trainers:
-                trainer.start(self._marker, self._task.token, cpus)
-                self._guard.watch(trainer.pid)
+                trainer.start(self._marker, self._task.token, cpus, self._guard)
         except (OSError, LaunchError) as e:
             broken = f"{type(e).__name__}: {e}"
         if broken:
@@ -340,11 +339,16 @@ class Slot:
             return None
         return Store.create(self._spec.store_url, storage_options=self._spec.secrets.get("storage_options"))
 
-    def _keep(self) -> Keep | None:
-        if self._spec.store_url is None:
-            return None
-        logs = {str(t.log): layout.rank_log(self._spec.run_id, t.rank) for t in self._trainers}
-        return Keep(self._spec.store_url, self._spec.secrets.get("storage_options") or {}, logs)
+    def _last_words(self) -> LastWords:
+        channel = self._task.channel
+        return LastWords(
+            channel.host,
+            channel.port,
+            self._task.token,
+            self._spec.store_url,
+            self._spec.secrets.get("storage_options") or {},
+            {str(t.rank): layout.rank_log(self._spec.run_id, t.rank) for t in self._trainers},
+        )
 
     def _tell_start(self, plan: Plan) -> None:
         if plan.differences:

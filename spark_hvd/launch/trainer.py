@@ -14,6 +14,7 @@ from pathlib import Path
 from spark_hvd import settings
 from spark_hvd.errors import TrainerFailure
 from spark_hvd.launch import child, environment, pulse
+from spark_hvd.launch.guard import Guard
 from spark_hvd.launch.output import Output
 from spark_hvd.launch.pmi import PmiServer
 from spark_hvd.launch.process import TrainerProcess
@@ -72,8 +73,11 @@ class Trainer:
         """Process id; 0 when it could not be started."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self, marker: str, token: str, cpus: int) -> None:
-        """Start the process; it waits until it is told what to do. OSError when it cannot be started."""
+    def start(self, marker: str, token: str, cpus: int, guard: Guard) -> None:
+        """Start the process, which waits until it is told what to do, and let the guard know of it.
+
+        OSError when it cannot be started.
+        """
         self._pmi.start()
         rank, size = settings.RANK.names[0], settings.SIZE.names[0]
         identity = {
@@ -92,6 +96,7 @@ class Trainer:
             on_end=self._on_event,
         )
         self._pmi.hand_over()
+        guard.watch(self._process.pid, self.rank, str(self.log), self._process.pipes)
 
     def feed(self, me: World, variables: Mapping[str, str]) -> None:
         """Tell it who it is and what to run; ``variables`` are set before the target is loaded."""
