@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from spark_hvd.errors import ConfigError, HorovodError, LaunchError, TrainerError, TrainerFailure
 from spark_hvd.launch import meeting
+from spark_hvd.launch.channel import new_token
 from spark_hvd.launch.follower import Follower
 from spark_hvd.launch.lines import Line
 from spark_hvd.launch.report import SlotReport, error_of, lost_slot
@@ -106,6 +107,7 @@ def conduct(
     only_store = LOG_CHANNEL.get() == "store"
     follower = Follower(
         host="" if only_store else ground.listen,
+        token=new_token(),
         store=store,
         run_id=spec.run_id,
         expected=ground.slots(spec.num_proc),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_hvd.launch.channel import Server, new_token
+from spark_hvd.launch.channel import Server
 from spark_hvd.launch.lines import STREAMS, Line
 from spark_hvd.launch.output import TAIL_LINES
 from spark_hvd.launch.relay import Address
@@ -49,6 +49,8 @@ class Follower:
     ----------
     host
         Address of this machine on which slots can reach it; empty: none.
+    token
+        Of the run.
     store, run_id, expected
         Of the run: its Store or None, its name, how many slots it has.
     by_store
@@ -60,13 +62,13 @@ class Follower:
     """
 
     host: str
+    token: str
     store: Store | None
     run_id: str
     expected: int
     by_store: bool
     on_line: Callable[[Line], None] | None
     on_start: Callable[[Mapping[str, Any]], None]
-    token: str = field(default_factory=new_token)
     started: bool = False
     slots: dict[int, SlotSeen] = field(default_factory=dict)
 

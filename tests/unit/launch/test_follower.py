@@ -18,7 +18,7 @@ class Scene:
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.starts: list[Any] = []
-        self.follower = Follower("127.0.0.1", None, "run-1", 2, False, self.lines.append, self.starts.append)
+        self.follower = Follower("127.0.0.1", "token", None, "run-1", 2, False, self.lines.append, self.starts.append)
 
     def slot(self, number: int) -> Link:
         address = self.follower.address
@@ -91,9 +91,9 @@ def test_events_that_make_no_sense_are_told_and_fail_nothing(
 
 
 def test_without_an_address_there_is_no_channel() -> None:
-    follower = Follower("", None, "run-1", 1, False, None, lambda _: None)
+    follower = Follower("", "token", None, "run-1", 1, False, None, lambda _: None)
     assert follower.address.host == ""
     follower.finish()
-    elsewhere = Follower("192.0.2.7", None, "run-1", 1, False, None, lambda _: None)
+    elsewhere = Follower("192.0.2.7", "token", None, "run-1", 1, False, None, lambda _: None)
     assert elsewhere.address.host == ""
     elsewhere.finish()
