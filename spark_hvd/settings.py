@@ -70,6 +70,16 @@ def _natural(text: str) -> int:
     return value
 
 
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        value = text.strip().lower()
+        if value not in choices:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
 PULSE_SECONDS = Setting(
     ("SPARK_HVD_PULSE_SECONDS",),
     3.0,
@@ -90,6 +100,35 @@ EXCHANGE_TIMEOUT = Setting(
     _positive,
     "a number of seconds above 0",
     "A slot that waits this long for the others in one exchange of the pulse gives up and ends the run.",
+)
+HEARTBEAT_TIMEOUT = Setting(
+    ("SPARK_HVD_HEARTBEAT_TIMEOUT",),
+    60.0,
+    _positive,
+    "a number of seconds above 0",
+    "A trainer that stands still this long (stopped by a signal, frozen host) has failed.",
+)
+INTERFACE = Setting(
+    ("SPARK_HVD_INTERFACE", "HOROVOD_GLOO_IFACE"),
+    "",
+    str,
+    "the name of a network interface",
+    "Interface of the trainers' traffic; default: the one on which the executor reaches the driver.",
+)
+LOG_CHANNEL = Setting(
+    ("SPARK_HVD_LOG_CHANNEL",),
+    "auto",
+    _one_of("auto", "store"),
+    "auto or store",
+    "How the trainers' lines reach the driver while they run: over a socket to the driver, or the Store where there is "
+    "no way back; or only the Store.",
+)
+ALLOW_UNENCRYPTED = Setting(
+    ("SPARK_HVD_ALLOW_UNENCRYPTED",),
+    False,
+    _boolean,
+    "true or false",
+    "Run although the cluster demands encryption of its traffic: MPI's data is not encrypted.",
 )
 COMM_TIMEOUT = Setting(
     ("SPARK_HVD_COMM_TIMEOUT", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
@@ -165,6 +204,20 @@ CROSS_RANK = Setting(("SPARK_HVD_CROSS_RANK",), 0, _natural, "an integer", "Inde
 CROSS_SIZE = Setting(("SPARK_HVD_CROSS_SIZE",), 1, _natural, "an integer", "Number of hosts of the run.")
 TRAINER = Setting(("SPARK_HVD_TRAINER",), "", str, "a name", "Mark of all processes of one trainer.")
 CHILD_FD = Setting(("SPARK_HVD_CHILD_FD",), -1, _natural, "a descriptor", "Where the trainer reads what to run.")
+TELL_FD = Setting(("SPARK_HVD_TELL_FD",), -1, _natural, "a descriptor", "Where log_to_driver() writes.")
+TOKEN_FD = Setting(("SPARK_HVD_TOKEN_FD",), -1, _natural, "a descriptor", "Where a trainer finds the run's token.")
+ATTEMPT = Setting(("SPARK_HVD_ATTEMPT",), 0, _natural, "an integer", "Relaunches of the run before this one.")
+# Of the machine, not ours.
+DATABRICKS_RUNTIME = Setting(
+    ("DATABRICKS_RUNTIME_VERSION",),
+    "",
+    str,
+    "a version",
+    "Version of the Databricks runtime; 'client.*' is serverless.",
+)
+DATABRICKS_SERVERLESS = Setting(
+    ("IS_SERVERLESS",), False, _boolean, "true or false", "Databricks says so of serverless compute."
+)
 # Of the process manager (MPICH's PMI-1, Open MPI, PMIx): how a launcher other than ours shows itself.
 PMI_SIZE = Setting(
     ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"), 0, _natural, "an integer", "Size that MPI's launcher announces."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_hvd import settings
-from spark_hvd.core import library
+from spark_hvd.core import library, trust
 from spark_hvd.core.communicator import Communicator
 from spark_hvd.core.engine import Engine
 from spark_hvd.errors import ConfigError, HorovodError
@@ -73,7 +73,17 @@ def init(comm: Any = None) -> Communicator:
             atexit.register(_at_exit)
             _at_exit_registered = True
         _running = _Running(engine, communicator, mpi, os.getpid())
-        return communicator
+    if comm is None:
+        _trust(communicator)
+    return communicator
+
+
+def _trust(communicator: Communicator) -> None:
+    try:
+        trust.prove(communicator, trust.read_token())
+    except BaseException:
+        shutdown(abort=True)
+        raise
 
 
 def communicator() -> Communicator:
