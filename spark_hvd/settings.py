@@ -270,3 +270,8 @@ def child_environment(base: Mapping[str, str] | None = None, **extra: str) -> di
 def set_for_process(name: str, value: str) -> None:
     """Set a variable that a third-party library reads when it is loaded (the only writer of ``os.environ``)."""
     os.environ[name] = value
+
+
+def all_settings() -> dict[str, Setting[object]]:
+    """Name of the constant -> setting."""
+    return {name: value for name, value in globals().items() if isinstance(value, Setting)}

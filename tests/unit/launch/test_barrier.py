@@ -6,7 +6,6 @@ from spark_hvd.errors import ConfigError, LaunchError, RunCancelled
 from spark_hvd.launch.barrier import translate
 from spark_hvd.launch.conduct import LostSlot
 
-
 WORKER = """An error occurred while calling o99.collectToPython.
 Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
