@@ -160,7 +160,7 @@ Outcome Engine::DriveUntilDone(int64_t handle, TimePoint end) {
       if (now >= end) break;
       if (moved) {
         moved_at = now;
-      } else if (now - moved_at < bell().spin()) {
+      } else if (now - moved_at < std::max<Clock::duration>(bell().spin(), std::chrono::microseconds(500))) {
         bell().Linger(now - moved_at);
       } else {
         bell().Sleep(seen, std::min(Pause(now - moved_at, false), end - now));
