@@ -61,6 +61,16 @@ class Communicator:
         Number of the set, 0: all ranks.
     ranks
         Of the set, in the world, ascending.
+
+    Attributes
+    ----------
+    rank, size
+        Place of this process in the set, -1 if it is not there, and the number of its ranks.
+    world_rank
+        Rank of this process among all.
+    local_rank, local_size, cross_rank, cross_size, is_homogeneous
+        As Horovod has them, of all ranks: those of this host, the hosts that have a rank of this local rank, and
+        whether all hosts have as many.
     """
 
     def __init__(self, engine: Engine, process_set: int = 0, ranks: Sequence[int] | None = None) -> None:
@@ -70,6 +80,7 @@ class Communicator:
         self._busy_names: set[str] = set()
         self._lock = threading.Lock()
         self._plans: dict[str, Plan] = {}
+        self.world_rank: int = engine.rank
         self.rank: int = self.ranks.index(engine.rank) if engine.rank in self.ranks else -1
         self.size: int = len(self.ranks)
         lib, context = engine.lib, engine.context

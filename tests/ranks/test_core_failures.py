@@ -118,6 +118,7 @@ def test_an_abort_is_told_to_the_others_at_once() -> None:
 
 def unfinished(*, aborting: bool) -> None:
     c = core.init()
+    c.barrier()
     handle = c.allreduce_async(np.ones(3), name="never") if c.rank == 0 else None
     core.shutdown(abort=aborting) if aborting else core.shutdown(timeout=20)
     if handle is not None:
