@@ -340,12 +340,24 @@ Status Engine::CheckDeadlines(TimePoint now) {
     return control_->Send(rank, PackHeader(header));
   });
   for (const auto& provider : providers_) {
-    if (status.ok()) status = provider->Check(now);
+    if (!status.ok()) break;
+    status = provider->Check(now);
+    if (!status.ok()) FinishWhatCame();
   }
   for (const auto& set : turning_) {
     if (status.ok()) status = set->CheckDeadlines(now);
   }
   return status;
+}
+
+void Engine::FinishWhatCame() {
+  const TimePoint end = Clock::now() + std::chrono::milliseconds(20);
+  for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
+    bool moved = false;
+    next_pull_ = TimePoint{};
+    if (!Turn(now, &moved).ok()) return;
+    if (!moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Status Engine::Shutdown(double timeout, bool abort) {

@@ -101,6 +101,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Status PullControl(TimePoint now, bool* moved);
   Status Dispatch(int rank, Bytes bytes, TimePoint now);
   Status CheckDeadlines(TimePoint now);
+  // A rank is gone: what it did before that still counts.
+  void FinishWhatCame();
   // Nothing moved: looks again at once, or sleeps.
   void Rest(uint32_t seen, Clock::duration spin, TimePoint end, TimePoint* now, TimePoint* moved_at);
   Clock::duration Pause(Clock::duration waited) const;
