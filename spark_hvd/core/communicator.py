@@ -68,6 +68,8 @@ class Communicator:
         Place of this process in the set, -1 if it is not there, and the number of its ranks.
     world_rank
         Rank of this process among all.
+    process_sets
+        Those that were added here, in that order.
     local_rank, local_size, cross_rank, cross_size, is_homogeneous
         As Horovod has them, of all ranks: those of this host, the hosts that have a rank of this local rank, and
         whether all hosts have as many.
@@ -80,6 +82,7 @@ class Communicator:
         self._busy_names: set[str] = set()
         self._lock = threading.Lock()
         self._plans: dict[str, Plan] = {}
+        self.process_sets: list[Communicator] = []
         self.world_rank: int = engine.rank
         self.rank: int = self.ranks.index(engine.rank) if engine.rank in self.ranks else -1
         self.size: int = len(self.ranks)
@@ -313,13 +316,17 @@ class Communicator:
         On a rank that is not among them it has ``rank`` -1 and no collectives.
         """
         ordered = sorted(int(r) for r in ranks)
-        return Communicator(self._engine, self._engine.add_process_set(ordered), ordered)
+        added = Communicator(self._engine, self._engine.add_process_set(ordered), ordered)
+        self.process_sets.append(added)
+        return added
 
     def remove_process_set(self, communicator: Communicator) -> None:
         """Remove what :meth:`add_process_set` made; all ranks of the world call it, with nothing in flight there."""
         self._engine.check_process("remove_process_set")
         engine = self._engine
         engine.check(engine.lib.hvd_remove_process_set(engine.context, communicator.process_set_id))
+        if communicator in self.process_sets:
+            self.process_sets.remove(communicator)
 
     # Memory.
 

@@ -283,6 +283,20 @@ def _declare(lib: Any) -> None:
         getattr(lib, name).argtypes, getattr(lib, name).restype = (), c.c_char_p
 
 
+def core_version() -> str:
+    """Version that the core answers."""
+    version: str = load_core().hvd_version().decode()
+    return version
+
+
+def built() -> dict[str, bool]:
+    """Part of the package -> whether its library is there."""
+    return {
+        "core": (LIB_FOLDER / "libspark_hvd_core.so").exists(),
+        "mpi": (LIB_FOLDER / "libspark_hvd_mpi_mpich.so").exists(),
+    }
+
+
 def failure(lib: Any, status: int, who: str) -> errors.HorovodError:
     """The error for ``status``, which this thread's last call into the core returned; ``who`` opens its message."""
     cause = lib.hvd_last_error().decode(errors="replace")
