@@ -65,19 +65,26 @@ class Contenders:
         self.dist.destroy_process_group()
         core.shutdown()
 
-    def measure(self, work: Mapping[str, Callable[[], Any]], rounds: int) -> Figures:
-        """Microseconds by name: median over rounds of the slowest rank; one round more goes first."""
+    def measure(self, work: Mapping[str, Callable[[str], Any]], rounds: int) -> Figures:
+        """Microseconds by name: median over rounds of the slowest rank; one round more goes first.
+
+        Each call goes once before its time is taken, so that nobody pays for what the contender before it left in the
+        caches. It gets a label that makes the names of a round differ: a round is a step that repeats, as in training.
+        """
         times: dict[str, list[float]] = {name: [] for name in work}
         for number in range(rounds + 1):
             for name, call in work.items():
-                self.ours.barrier(name="bench.start")
+                call("before")
+                # The first brings the ranks together; who leaves the second was awake.
+                for barrier in range(2):
+                    self.ours.barrier(name=f"{name}.{barrier}")
                 began = time.perf_counter()
-                call()
+                call("timed")
                 if number:
                     times[name].append(time.perf_counter() - began)
         slowest = {}
         for name, mine in times.items():
-            all_times = self.ours.allgather(np.array(mine), name="bench.times").reshape(self.ours.size, rounds)
+            all_times = self.ours.allgather(np.array(mine), name="times").reshape(self.ours.size, rounds)
             slowest[name] = statistics.median(all_times.max(axis=0)) * 1e6
         return slowest
 
@@ -88,21 +95,23 @@ class Contenders:
         own = self.ours.empty(count)
         for tensor in (ordinary, own):
             tensor.fill(self.ours.rank + 1)
-            self.ours.allreduce(tensor, name="bench.check", op=self.sum, out=tensor)
+            self.ours.allreduce(tensor, name="check", op=self.sum, out=tensor)
             if not (tensor == self.ours.size * (self.ours.size + 1) / 2).all():
                 raise SystemExit(f"wrong sum of {size} bytes")
             tensor.fill(0)
         other.fill(0)
         as_torch = self.torch.from_numpy(ordinary)
-        work: dict[str, Callable[[], Any]] = {
-            "own": lambda: self.ours.allreduce(own, name="bench.own", op=self.sum, out=own),
-            "ordinary": lambda: self.ours.allreduce(ordinary, name="bench.ordinary", op=self.sum, out=ordinary),
-            "mpich in place": lambda: self.mpi.Allreduce(self.MPI.IN_PLACE, ordinary),
-            "mpich out of place": lambda: self.mpi.Allreduce(ordinary, other),
-            "gloo": lambda: self.dist.all_reduce(as_torch),
+        work: dict[str, Callable[[str], Any]] = {
+            "own": lambda label: self.ours.allreduce(own, name=f"own.{label}", op=self.sum, out=own),
+            "ordinary": lambda label: self.ours.allreduce(
+                ordinary, name=f"ordinary.{label}", op=self.sum, out=ordinary
+            ),
+            "mpich in place": lambda _: self.mpi.Allreduce(self.MPI.IN_PLACE, ordinary),
+            "mpich out of place": lambda _: self.mpi.Allreduce(ordinary, other),
+            "gloo": lambda _: self.dist.all_reduce(as_torch),
         }
         if with_memcpy:
-            work["memcpy"] = lambda: np.copyto(other, ordinary) if self.ours.rank == 0 else None
+            work["memcpy"] = lambda _: np.copyto(other, ordinary) if self.ours.rank == 0 else None
         return self.measure(work, rounds)
 
     def many_tensors(self, counts: list[int], rounds: int) -> Figures:
@@ -121,15 +130,15 @@ class Contenders:
             for handle in handles:
                 handle.wait()
 
-        def mpich() -> None:
+        def mpich(_: str) -> None:
             for array in ordinary:
                 self.mpi.Allreduce(self.MPI.IN_PLACE, array)
 
-        def gloo_each() -> None:
+        def gloo_each(_: str) -> None:
             for work in [self.dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
-        def gloo_flat() -> None:
+        def gloo_flat(_: str) -> None:
             at = 0
             for array in ordinary:
                 flat[at : at + array.size] = array
@@ -141,8 +150,8 @@ class Contenders:
                 at += array.size
 
         work = {
-            "own": lambda: ours(own, "own"),
-            "ordinary": lambda: ours(ordinary, "ordinary"),
+            "own": lambda label: ours(own, f"own.{label}"),
+            "ordinary": lambda label: ours(ordinary, f"ordinary.{label}"),
             "mpich each": mpich,
             "gloo each": gloo_each,
             "gloo flat": gloo_flat,

@@ -98,9 +98,7 @@ def run(script: Path, arguments: Sequence[str], size: int, *, hosts: int = 1, ti
         return (folder / "out-0").read_text()
 
 
-def _rank_command(
-    server: PmiServer, rank: int, size: int, script: Path, arguments: Sequence[str], folder: Path
-) -> str:
+def _rank_command(server: PmiServer, rank: int, size: int, script: Path, arguments: Sequence[str], folder: Path) -> str:
     values = {**server.environment(), "SPARK_HVD_RANK": str(rank), "SPARK_HVD_SIZE": str(size)}
     words = ["env", *(f"{k}={v}" for k, v in values.items()), sys.executable, str(script), *arguments]
     line = " ".join(shlex.quote(word) for word in words)

@@ -275,3 +275,30 @@ def set_for_process(name: str, value: str) -> None:
 def all_settings() -> dict[str, Setting[object]]:
     """Name of the constant -> setting."""
     return {name: value for name, value in globals().items() if isinstance(value, Setting)}
+
+
+def as_markdown() -> str:
+    """The page that lists every variable, with its default and meaning."""
+    lines = [
+        "# Environment variables",
+        "",
+        "The first name is ours; the others are Horovod's and are read when ours is not set. A variable that begins",
+        "with `SPARK_HVD_` and is not in this table is an error when a trainer starts.",
+        "",
+        "| Names | Default | Meaning |",
+        "| --- | --- | --- |",
+    ]
+    for setting in all_settings().values():
+        names = ", ".join(f"`{name}`" for name in setting.names)
+        lines.append(f"| {names} | {setting.default!r} | {setting.meaning} Expected: {setting.expected}. |")
+    lines += [
+        "",
+        "## Accepted, and not needed",
+        "",
+        "Horovod's variables that ask for what needs no asking here. They change nothing.",
+        "",
+        "| Name | Why |",
+        "| --- | --- |",
+        *(f"| `{name}` | {why} |" for name, why in UNNEEDED.items()),
+    ]
+    return "\n".join(lines) + "\n"

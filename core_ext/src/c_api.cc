@@ -12,6 +12,7 @@
 #include "spark_hvd/core.h"
 #include "transport/alone/alone.h"
 #include "transport/direct/direct_transport.h"
+#include "transport/layered/layered_transport.h"
 #include "transport/link_control_plane.h"
 #include "transport/mpi/mpi_link.h"
 #include "transport/shm/segments.h"
@@ -80,11 +81,16 @@ Status Create(const hvd_config& config, hvd_context** out) {
     if (!status.ok()) return status;
     control = std::make_unique<spark_hvd::LinkControlPlane>(link);
     const spark_hvd::Log log(link->rank(), config.log_level);
-    auto provider = std::make_unique<spark_hvd::ShmProvider>(
-        context->segments, config.heartbeat_timeout,
-        [log](const std::string& line) { log(spark_hvd::LogLevel::kWarning, line); });
+    const auto note = [log](const std::string& line) { log(spark_hvd::LogLevel::kWarning, line); };
+    auto provider = std::make_unique<spark_hvd::ShmProvider>(context->segments, config.heartbeat_timeout, note);
     shm = provider.get();
     providers.push_back(std::move(provider));
+    providers.push_back(std::make_unique<spark_hvd::LayeredProvider>(
+        [shm] { return shm->host(); },
+        [link](spark_hvd::Members members) {
+          return std::make_unique<spark_hvd::DirectTransport>(link, std::move(members));
+        },
+        note));
     providers.push_back(std::make_unique<spark_hvd::DirectProvider>(link));
   }
   const auto differs = [](const char* what, int32_t expected, int found) {

@@ -14,6 +14,9 @@ namespace {
 // Until a waiter has been away for this long the engine's thread leaves the driving to waiters: a program that calls
 // one collective after the other would only be disturbed by it.
 constexpr Clock::duration kLull = std::chrono::milliseconds(1);
+// A caller that waits has nothing better to do than to look again: two ranks that both slept would wake each other for
+// every step of theirs, at many times its cost.
+constexpr Clock::duration kCallersSpin = std::chrono::microseconds(500);
 
 // An engine thread takes no signals: they belong to the program's own threads.
 class SignalsBlocked {
@@ -160,11 +163,8 @@ Outcome Engine::DriveUntilDone(int64_t handle, TimePoint end) {
       if (now >= end) break;
       if (moved) {
         moved_at = now;
-      } else if (now - moved_at < bell().spin()) {
-        bell().Linger(now - moved_at);
       } else {
-        bell().Sleep(seen, std::min(Pause(now - moved_at, false), end - now));
-        now = Clock::now();
+        Rest(seen, std::max<Clock::duration>(bell().spin(), kCallersSpin), end, &now, &moved_at);
       }
     }
     lock.unlock();
@@ -198,18 +198,27 @@ void Engine::Background() {
       }
       seen = bell().Look();
       if (!DriveOnce(now, &moved)) return;
-      idle = Idle();
+      idle = idle_;
     }
     now = Clock::now();
     if (moved) {
       moved_at = now;
-    } else if (!idle && now - moved_at < bell().spin()) {
-      bell().Linger(now - moved_at);
     } else {
-      bell().Sleep(seen, Pause(now - moved_at, idle));
-      now = Clock::now();
+      Rest(seen, idle ? Clock::duration::zero() : bell().spin(), TimePoint::max(), &now, &moved_at);
     }
   }
+}
+
+void Engine::Rest(uint32_t seen, Clock::duration spin, TimePoint end, TimePoint* now, TimePoint* moved_at) {
+  if (*now - *moved_at < spin) {
+    bell().Linger(*now - *moved_at);
+  } else if (pull_skipped_) {
+    next_pull_ = TimePoint{};  // a message may have been rung for already: one more look before the sleep
+  } else {
+    bell().Sleep(seen, std::min(Pause(*now - *moved_at), end - *now));
+    if (bell().Look() != seen) *moved_at = Clock::now();
+  }
+  *now = Clock::now();
 }
 
 void Engine::Park() {
@@ -217,14 +226,21 @@ void Engine::Park() {
   park_changed_.wait_for(lock, kLull);
 }
 
-bool Engine::Idle() const {
-  return std::all_of(turning_.begin(), turning_.end(), [](const auto& set) { return set->idle(); });
+void Engine::Survey() {
+  bool idle = true, expecting = false;
+  for (const auto& set : turning_) {
+    idle = idle && set->idle();
+    expecting = expecting || set->expects_messages();
+  }
+  idle_ = idle;
+  expecting_ = expecting;
 }
 
-Clock::duration Engine::Pause(Clock::duration waited, bool idle) const {
-  // Deadlines and dead peers are looked for between the sleeps.
-  if (bell().reaches_all() && !flushing_) return std::chrono::milliseconds(100);
-  return Backoff::Pause(waited, idle);
+Clock::duration Engine::Pause(Clock::duration waited) const {
+  // Deadlines and dead peers are looked for between the sleeps. The bell may be rung a little before the message that
+  // it tells of is there: who expects one looks more often.
+  const bool rung = bell().reaches_all() && !flushing_ && !expecting_;
+  return rung ? std::chrono::milliseconds(100) : Backoff::Pause(waited, idle_);
 }
 
 bool Engine::DriveOnce(TimePoint now, bool* moved) {
@@ -244,7 +260,10 @@ bool Engine::DriveOnce(TimePoint now, bool* moved) {
     status =
         Status::Error(HVD_PEER_FAILED, "rank " + std::to_string(rank_) + " has stopped without the others", {rank_});
   }
-  if (status.ok()) return true;
+  if (status.ok()) {
+    if (!*moved) Survey();
+    return true;
+  }
   End(status);
   return false;
 }
@@ -263,7 +282,8 @@ Status Engine::Turn(TimePoint now, bool* moved) {
 
 Status Engine::PullControl(TimePoint now, bool* moved) {
   // Where flags in shared memory tell of everything that is urgent, messages are rare.
-  if (now < next_pull_) return Status::Ok();
+  pull_skipped_ = now < next_pull_.load();
+  if (pull_skipped_) return Status::Ok();
   if (bell().reaches_all()) next_pull_ = now + std::chrono::microseconds(5);
   for (;;) {
     bool received = false;
@@ -320,12 +340,24 @@ Status Engine::CheckDeadlines(TimePoint now) {
     return control_->Send(rank, PackHeader(header));
   });
   for (const auto& provider : providers_) {
-    if (status.ok()) status = provider->Check(now);
+    if (!status.ok()) break;
+    status = provider->Check(now);
+    if (!status.ok()) FinishWhatCame();
   }
   for (const auto& set : turning_) {
     if (status.ok()) status = set->CheckDeadlines(now);
   }
   return status;
+}
+
+void Engine::FinishWhatCame() {
+  const TimePoint end = Clock::now() + std::chrono::milliseconds(20);
+  for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
+    bool moved = false;
+    next_pull_ = TimePoint{};
+    if (!Turn(now, &moved).ok()) return;
+    if (!moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Status Engine::Shutdown(double timeout, bool abort) {

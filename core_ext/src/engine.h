@@ -101,8 +101,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Status PullControl(TimePoint now, bool* moved);
   Status Dispatch(int rank, Bytes bytes, TimePoint now);
   Status CheckDeadlines(TimePoint now);
-  Clock::duration Pause(Clock::duration waited, bool idle) const;
-  bool Idle() const;
+  // A rank is gone: what it did before that still counts.
+  void FinishWhatCame();
+  // Nothing moved: looks again at once, or sleeps.
+  void Rest(uint32_t seen, Clock::duration spin, TimePoint end, TimePoint* now, TimePoint* moved_at);
+  Clock::duration Pause(Clock::duration waited) const;
+  void Survey();
   void LeaveAsWaiter();
   void Park();
 
@@ -130,8 +134,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<std::pair<int, Bytes>> orphans_;  // messages for sets that are not there yet
   bool peer_told_ = false;                      // the failure came from a peer, who has told all others
   std::shared_ptr<Engine> kept_;                // itself, after a failure
-  TimePoint next_pull_{}, next_check_{};
-  std::atomic<bool> flushing_{false};  // messages are on their way out
+  TimePoint next_check_{};
+  std::atomic<TimePoint> next_pull_{TimePoint{}};
+  std::atomic<bool> flushing_{false};   // messages are on their way out
+  std::atomic<bool> idle_{false};       // nothing is in flight here
+  std::atomic<bool> expecting_{false};  // an answer to a message is awaited
+  std::atomic<bool> pull_skipped_{false};
 
   mutable std::mutex sets_mutex_;
   std::map<int32_t, std::shared_ptr<ProcessSet>> sets_;  // changed under both locks

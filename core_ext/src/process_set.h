@@ -76,6 +76,8 @@ class ProcessSet {
   // Members that have not left, as far as this rank knows.
   std::vector<int32_t> present() const;
   bool is_coordinator() const { return coordinator_ != nullptr; }
+  // What is in flight waits for a message rather than for flags.
+  bool expects_messages() const { return !predicting_ && (!pending_.empty() || leaving_); }
   bool idle() const { return pending_.empty() && !executor_.busy() && !leaving_; }
   // Ends everything that has not ended.
   void Fail(const Status& status);

@@ -6,7 +6,12 @@ namespace spark_hvd {
 
 Status TensorQueue::Add(std::vector<Entry> entries) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!closed_.ok()) return closed_;
+  if (!closed_.ok()) {
+    const Request& first = entries.front().request;
+    Status status = closed_;
+    status.message = std::string(KindName(first.kind)) + " '" + first.name + "': " + closed_.message;
+    return status;
+  }
   for (size_t i = 0; i < entries.size(); ++i) {
     const Request& request = entries[i].request;
     if (names_.insert(request.name).second) continue;

@@ -172,7 +172,7 @@ TEST(engine_notices_that_rank_0_is_dead) {
   const Status status = world.Wait(1, handle, 15);
   CHECK(status.code == HVD_PEER_FAILED && status.ranks == std::vector<int32_t>({0}));
   const Status again = world.Run(1, World::Named(Kind::kBarrier, "later"));
-  CHECK_EQUAL(again.message, status.message);
+  CHECK_CONTAINS(again.message, status.message.substr(status.message.find("': ") + 3));
 }
 
 TEST(engine_abort_is_told_to_the_others) {

@@ -19,10 +19,13 @@ from spark_hvd.core import library, objects
 from spark_hvd.core.buffer import Buffer
 from spark_hvd.core.engine import Engine
 from spark_hvd.core.handle import Handle
-from spark_hvd.core.library import Kind, Operand, Outputs, Request
+from spark_hvd.core.library import Kind, Operand, Outputs, Packed, Request
+from spark_hvd.core.plan import Plan
 from spark_hvd.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
+# Prepared reductions that are kept.
+_MOST_PLANS = 8192
 
 
 class Op(IntEnum):
@@ -58,6 +61,18 @@ class Communicator:
         Number of the set, 0: all ranks.
     ranks
         Of the set, in the world, ascending.
+
+    Attributes
+    ----------
+    rank, size
+        Place of this process in the set, -1 if it is not there, and the number of its ranks.
+    world_rank
+        Rank of this process among all.
+    process_sets
+        Those that were added here, in that order.
+    local_rank, local_size, cross_rank, cross_size, is_homogeneous
+        As Horovod has them, of all ranks: those of this host, the hosts that have a rank of this local rank, and
+        whether all hosts have as many.
     """
 
     def __init__(self, engine: Engine, process_set: int = 0, ranks: Sequence[int] | None = None) -> None:
@@ -66,6 +81,9 @@ class Communicator:
         self.ranks: tuple[int, ...] = tuple(range(engine.size)) if ranks is None else tuple(ranks)
         self._busy_names: set[str] = set()
         self._lock = threading.Lock()
+        self._plans: dict[str, Plan] = {}
+        self.process_sets: list[Communicator] = []
+        self.world_rank: int = engine.rank
         self.rank: int = self.ranks.index(engine.rank) if engine.rank in self.ranks else -1
         self.size: int = len(self.ranks)
         lib, context = engine.lib, engine.context
@@ -110,17 +128,17 @@ class Communicator:
         -------
         A handle; ``wait()`` gives the output.
         """
-        request, memory = self._reduction(array, name, op, out, prescale, postscale, dtype)
-        return self._submit(request, memory, name, lambda _: memory[1].array)
+        packed, result = self._reduction(array, name, op, out, prescale, postscale, dtype)
+        return self._submit(packed, (array, result), name, lambda _: result)
 
     def allreduce(
         self, array: Any, *, name: str, op: Op = Op.AVERAGE, out: Any = None, prescale: float = 1.0,
         postscale: float = 1.0, dtype: str | None = None, timeout: float | None = None,
     ) -> Array:  # fmt: skip
         """:meth:`allreduce_async`, waited for."""
-        request, memory = self._reduction(array, name, op, out, prescale, postscale, dtype)
-        self._engine.run(request, memory, timeout, name)
-        return memory[1].array
+        packed, result = self._reduction(array, name, op, out, prescale, postscale, dtype)
+        self._engine.run(packed, (array, result), timeout, name)
+        return result
 
     def grouped_allreduce_async(
         self, arrays: Sequence[Any], *, name: str, op: Op = Op.AVERAGE, out: Sequence[Any] | None = None,
@@ -137,7 +155,7 @@ class Communicator:
         request = Request(
             Kind.ALLREDUCE, operands, self.process_set_id, int(op), float(prescale), float(postscale), group=name
         )
-        kept = tuple(itertools.chain.from_iterable(memory))
+        kept = tuple(buffer.array for buffer in itertools.chain.from_iterable(memory))
         return self._submit_group(request, kept, name, lambda _: results)
 
     def grouped_allreduce(
@@ -192,17 +210,17 @@ class Communicator:
         self, array: Any, root: int, *, name: str, out: Any = None, dtype: str | None = None
     ) -> Handle[Array]:
         """Start to copy ``array`` of rank ``root`` (a rank of the world) to all; shape and dtype as on every rank."""
-        request, memory = self._broadcast(array, root, name, out, dtype)
-        return self._submit(request, memory, name, lambda _: memory[1].array)
+        packed, result = self._broadcast(array, root, name, out, dtype)
+        return self._submit(packed, (array, result), name, lambda _: result)
 
     def broadcast(
         self, array: Any, root: int, *, name: str, out: Any = None, dtype: str | None = None,
         timeout: float | None = None,
     ) -> Array:  # fmt: skip
         """:meth:`broadcast_async`, waited for."""
-        request, memory = self._broadcast(array, root, name, out, dtype)
-        self._engine.run(request, memory, timeout, name)
-        return memory[1].array
+        packed, result = self._broadcast(array, root, name, out, dtype)
+        self._engine.run(packed, (array, result), timeout, name)
+        return result
 
     def allgather_async(self, array: Any, *, name: str, dtype: str | None = None) -> Handle[Array]:
         """Start to bring the rows of all ranks to all, in rank order. The first extent may differ by rank."""
@@ -247,7 +265,7 @@ class Communicator:
             assert outputs is not None
             return outputs.array(0, source.array.dtype, source.array.shape[1:]), outputs.splits(0)
 
-        return self._submit(request, (source,), name, finish)
+        return self._submit(request.pack(), (source.array,), name, finish)
 
     def alltoall(
         self, array: Any, splits: Sequence[int] | None = None, *, name: str, dtype: str | None = None,
@@ -298,13 +316,17 @@ class Communicator:
         On a rank that is not among them it has ``rank`` -1 and no collectives.
         """
         ordered = sorted(int(r) for r in ranks)
-        return Communicator(self._engine, self._engine.add_process_set(ordered), ordered)
+        added = Communicator(self._engine, self._engine.add_process_set(ordered), ordered)
+        self.process_sets.append(added)
+        return added
 
     def remove_process_set(self, communicator: Communicator) -> None:
         """Remove what :meth:`add_process_set` made; all ranks of the world call it, with nothing in flight there."""
         self._engine.check_process("remove_process_set")
         engine = self._engine
         engine.check(engine.lib.hvd_remove_process_set(engine.context, communicator.process_set_id))
+        if communicator in self.process_sets:
+            self.process_sets.remove(communicator)
 
     # Memory.
 
@@ -335,8 +357,8 @@ class Communicator:
 
     def transport_of(self, array: Any, op: Op = Op.AVERAGE, dtype: str | None = None) -> str:
         """Name of the transport that would carry an allreduce of ``array``."""
-        request, _ = self._reduction(array, "transport", op, array, 1.0, 1.0, dtype)
-        status, name = library.transport_of(self._engine.lib, self._engine.context, request)
+        packed, _ = self._reduction(array, "transport", op, array, 1.0, 1.0, dtype)
+        status, name = library.transport_of(self._engine.lib, self._engine.context, packed)
         self._engine.check(status)
         return name
 
@@ -375,19 +397,26 @@ class Communicator:
 
     def _reduction(
         self, array: Any, name: str, op: Op, out: Any, prescale: float, postscale: float, dtype: str | None
-    ) -> tuple[Request, tuple[Buffer, Buffer]]:
-        memory = self._pair(array, out, f"allreduce '{name}'", dtype)
-        operands = (_operand(name, *memory),)
-        return (
-            Request(Kind.ALLREDUCE, operands, self.process_set_id, int(op), float(prescale), float(postscale)),
-            memory,
-        )
+    ) -> tuple[Packed, Array]:
+        self._check("allreduce")
+        plan = self._plans.get(name)
+        if plan is not None and plan.fits(array, out, (op, prescale, postscale, dtype)):
+            return plan.packed, out
+        source, target = self._pair(array, out, f"allreduce '{name}'", dtype)
+        packed = Request(
+            Kind.ALLREDUCE, (_operand(name, source, target),), self.process_set_id, int(op), float(prescale),
+            float(postscale),
+        ).pack()  # fmt: skip
+        if type(array) is np.ndarray and type(out) is np.ndarray:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[name] = Plan(array, out, (op, prescale, postscale, dtype), packed)
+        return packed, target.array
 
-    def _broadcast(
-        self, array: Any, root: int, name: str, out: Any, dtype: str | None
-    ) -> tuple[Request, tuple[Buffer, Buffer]]:
-        memory = self._pair(array, out, f"broadcast '{name}'", dtype)
-        return Request(Kind.BROADCAST, (_operand(name, *memory),), self.process_set_id, root=int(root)), memory
+    def _broadcast(self, array: Any, root: int, name: str, out: Any, dtype: str | None) -> tuple[Packed, Array]:
+        source, target = self._pair(array, out, f"broadcast '{name}'", dtype)
+        operands = (_operand(name, source, target),)
+        return Request(Kind.BROADCAST, operands, self.process_set_id, root=int(root)).pack(), target.array
 
     def _rows(
         self, kind: Kind, arrays: Sequence[Any], name: str, dtype: str | None, op: Op = Op.SUM, prescale: float = 1.0,
@@ -404,22 +433,22 @@ class Communicator:
             assert outputs is not None
             return [outputs.array(i, s.array.dtype, s.array.shape[1:]) for i, s in enumerate(sources)]
 
-        return self._submit_group(request, sources, name, finish)
+        return self._submit_group(request, tuple(s.array for s in sources), name, finish)
 
-    def _bare(self, kind: Kind, name: str) -> Request:
-        return Request(kind, (Operand(name, 0, 0, 0, ()),), self.process_set_id)
+    def _bare(self, kind: Kind, name: str) -> Packed:
+        return Request(kind, (Operand(name, 0, 0, 0, ()),), self.process_set_id).pack()
 
     def _submit(
-        self, request: Request, memory: tuple[Buffer, ...], name: str, finish: Callable[[Outputs | None], Any]
+        self, packed: Packed, memory: tuple[Any, ...], name: str, finish: Callable[[Outputs | None], Any]
     ) -> Handle[Any]:
-        return Handle(self._engine, self._engine.submit(request, memory), name, finish)
+        return Handle(self._engine, self._engine.submit(packed, memory), name, finish)
 
     def _submit_group(
-        self, request: Request, memory: tuple[Buffer, ...], name: str, finish: Callable[[Outputs | None], Any]
+        self, request: Request, memory: tuple[Any, ...], name: str, finish: Callable[[Outputs | None], Any]
     ) -> Handle[Any]:
         if not request.operands:
             raise ConfigError(f"'{name}': a group of no arrays; give one at least")
-        return self._submit(request, memory, name, finish)
+        return self._submit(request.pack(), memory, name, finish)
 
     @contextmanager
     def _automatic(self, kind: str, name: str | None) -> Iterator[str]:

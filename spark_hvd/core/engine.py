@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_hvd.core import library
-from spark_hvd.core.buffer import Buffer
-from spark_hvd.core.library import Outputs, Request
+from spark_hvd.core.library import Outputs, Packed
 from spark_hvd.errors import CommError, CommTimeout, ConfigError, HorovodError
 
 # A native wait is cut into slices of this many seconds, so that Ctrl-C and other signals are served between them.
@@ -31,7 +30,7 @@ class Engine:
         self.rank: int = lib.hvd_rank(context)
         self.size: int = lib.hvd_size(context)
         self._stopped = False
-        self._under_way: dict[int, tuple[Buffer, ...]] = {}
+        self._under_way: dict[int, tuple[Any, ...]] = {}
         self._abandoned: list[int] = []
 
     @property
@@ -39,9 +38,9 @@ class Engine:
         """Collectives whose memory is kept alive."""
         return len(self._under_way)
 
-    def submit(self, request: Request, memory: tuple[Buffer, ...]) -> int:
+    def submit(self, packed: Packed, memory: tuple[Any, ...]) -> int:
         """Start a collective; the handle. ``memory`` lives until it has ended."""
-        status, number = library.submit(self.lib, self.context, request)
+        status, number = library.submit(self.lib, self.context, packed)
         if status != library.OK:
             raise self.failure(status)
         self._under_way[number] = memory
@@ -49,13 +48,13 @@ class Engine:
             self._sweep()
         return number
 
-    def run(self, request: Request, memory: tuple[Buffer, ...], timeout: float | None, name: str) -> Outputs | None:
+    def run(self, packed: Packed, memory: tuple[Any, ...], timeout: float | None, name: str) -> Outputs | None:
         """Start a collective and wait for it: nobody else is woken when this thread can do the work itself."""
         if self._abandoned:
             self._sweep()
         end = None if timeout is None else time.monotonic() + timeout
         slice_ = _SLICE if timeout is None else min(_SLICE, timeout)
-        status, number, outputs = library.run(self.lib, self.context, request, slice_)
+        status, number, outputs = library.run(self.lib, self.context, packed, slice_)
         if status == library.TIMEOUT:
             self._under_way[number] = memory
             left = None if end is None else max(0.0, end - time.monotonic())

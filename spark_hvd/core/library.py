@@ -91,6 +91,10 @@ class _Collective(ctypes.Structure):
     )
 
 
+# A collective as the C ABI wants it.
+Packed = _Collective
+
+
 class _Output(ctypes.Structure):
     """``hvd_output`` of core.h."""
 
@@ -146,8 +150,8 @@ class Request:
     group: str = ""
     splits: tuple[int, ...] | None = None
 
-    def pack(self) -> _Collective:
-        """As the C ABI wants it; the structure keeps alive what it points to."""
+    def pack(self) -> Packed:
+        """As the C ABI wants it; it keeps alive what it points to, but for the memory of the operands."""
         count = len(self.operands)
         names = (ctypes.c_char_p * count)(*(o.name.encode() for o in self.operands))
         tensors = (_Tensor * count)(
@@ -279,6 +283,20 @@ def _declare(lib: Any) -> None:
         getattr(lib, name).argtypes, getattr(lib, name).restype = (), c.c_char_p
 
 
+def core_version() -> str:
+    """Version that the core answers."""
+    version: str = load_core().hvd_version().decode()
+    return version
+
+
+def built() -> dict[str, bool]:
+    """Part of the package -> whether its library is there."""
+    return {
+        "core": (LIB_FOLDER / "libspark_hvd_core.so").exists(),
+        "mpi": (LIB_FOLDER / "libspark_hvd_mpi_mpich.so").exists(),
+    }
+
+
 def failure(lib: Any, status: int, who: str) -> errors.HorovodError:
     """The error for ``status``, which this thread's last call into the core returned; ``who`` opens its message."""
     cause = lib.hvd_last_error().decode(errors="replace")
@@ -334,17 +352,19 @@ def create_engine(world: World, comm: Any, *, check_world: bool) -> tuple[Any, A
     return lib, context
 
 
-def submit(lib: Any, context: Any, request: Request) -> tuple[int, int]:
+def submit(lib: Any, context: Any, packed: Packed) -> tuple[int, int]:
     """(status, handle) of ``hvd_submit``."""
     handle = ctypes.c_int64()
-    return lib.hvd_submit(context, request.pack(), handle), handle.value
+    return lib.hvd_submit(context, packed, handle), handle.value
 
 
-def run(lib: Any, context: Any, request: Request, timeout: float) -> tuple[int, int, Outputs | None]:
+def run(lib: Any, context: Any, packed: Packed, timeout: float) -> tuple[int, int, Outputs | None]:
     """(status, handle if it has not ended, outputs of the core) of ``hvd_run``."""
-    handle, outputs = ctypes.c_int64(), ctypes.c_void_p()
-    wanted = outputs if request.kind in MAKES_OUTPUT else None
-    status = lib.hvd_run(context, request.pack(), timeout, handle, wanted)
+    handle = ctypes.c_int64()
+    if packed.kind not in MAKES_OUTPUT:
+        return lib.hvd_run(context, packed, timeout, handle, None), handle.value, None
+    outputs = ctypes.c_void_p()
+    status = lib.hvd_run(context, packed, timeout, handle, outputs)
     return status, handle.value, Outputs(lib, outputs) if outputs else None
 
 
@@ -372,10 +392,10 @@ def add_process_set(lib: Any, context: Any, ranks: Sequence[int]) -> tuple[int, 
     return status, number.value
 
 
-def transport_of(lib: Any, context: Any, request: Request) -> tuple[int, str]:
+def transport_of(lib: Any, context: Any, packed: Packed) -> tuple[int, str]:
     """(status, name) of ``hvd_transport_of``."""
     text = ctypes.create_string_buffer(64)
-    return lib.hvd_transport_of(context, request.pack(), text, len(text)), text.value.decode()
+    return lib.hvd_transport_of(context, packed, text, len(text)), text.value.decode()
 
 
 def is_done(lib: Any, context: Any, handle: int) -> bool:

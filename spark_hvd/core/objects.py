@@ -22,7 +22,7 @@ def broadcast_object(communicator: Communicator, obj: Any, root: int, name: str)
     The ranks trust each other: the bytes are unpickled. When the object cannot be pickled, every rank raises.
     """
     payload, cause = b"", None
-    if communicator.rank == root:
+    if communicator.world_rank == root:
         try:
             payload = cloudpickle.dumps(obj)
         except Exception as e:
@@ -36,9 +36,9 @@ def broadcast_object(communicator: Communicator, obj: Any, root: int, name: str)
             + (f" of type {type(obj).__name__}: {cause}" if cause else "; its own error says why"),
             failed_ranks=(root,),
         ) from cause
-    data = np.frombuffer(payload, np.uint8) if communicator.rank == root else np.empty(size, np.uint8)
+    data = np.frombuffer(payload, np.uint8) if communicator.world_rank == root else np.empty(size, np.uint8)
     data = communicator.broadcast(data, root, name=f"{name}.bytes")
-    return obj if communicator.rank == root else pickle.loads(data.tobytes())  # noqa: S301
+    return obj if communicator.world_rank == root else pickle.loads(data.tobytes())  # noqa: S301
 
 
 def allgather_object(communicator: Communicator, obj: Any, name: str) -> list[Any]:

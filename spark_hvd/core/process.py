@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ _running: _Running | None = None
 _at_exit_registered = False
 
 
-def init(comm: Any = None) -> Communicator:
+def init(comm: Any = None, process_sets: Sequence[Sequence[int]] = ()) -> Communicator:
     """Start the engine of this process; a second call returns the same communicator.
 
     Without a launcher (neither this package's nor an MPI's is seen) the process is alone: size 1, and MPI is not
@@ -43,6 +44,8 @@ def init(comm: Any = None) -> Communicator:
     ----------
     comm
         An mpi4py communicator whose ranks work together. Default: all processes of the run.
+    process_sets
+        Ranks of each set to be added at once, the same on all ranks; see ``Communicator.process_sets``.
 
     Raises
     ------
@@ -50,6 +53,8 @@ def init(comm: Any = None) -> Communicator:
         MPI's rank or size is not what the launcher announced, or two MPI libraries are in the process.
     LaunchError, MissingDependency
         MPI or the core could not be loaded or started.
+    CommError
+        Another rank failed meanwhile, or not all came within the communication timeout.
     """
     global _running, _at_exit_registered
     with _lock:
@@ -68,7 +73,13 @@ def init(comm: Any = None) -> Communicator:
             check = comm is None
         engine = Engine(*library.create_engine(world, used, check_world=check))
         communicator = Communicator(engine)
-        _start_timeline(communicator)
+        try:
+            _start_timeline(communicator)
+            for ranks in process_sets:
+                communicator.add_process_set(ranks)
+        except BaseException:
+            engine.stop(0.0, abort=True)
+            raise
         if not _at_exit_registered:
             atexit.register(_at_exit)
             _at_exit_registered = True
@@ -92,6 +103,17 @@ def communicator() -> Communicator:
     if running is None:
         raise HorovodError("spark_hvd is not initialized in this process (or was shut down): call init() first")
     return running.communicator
+
+
+def built() -> dict[str, bool]:
+    """Which parts this installation has, whether they are used or not."""
+    return library.built()
+
+
+def loaded() -> dict[str, str]:
+    """Version of the core and path of the MPI library, as they are in this process; empty what is not."""
+    mpi = library.mapped_mpi_libraries()
+    return {"core": library.core_version() if _running is not None else "", "mpi": mpi[0] if mpi else ""}
 
 
 def is_initialized() -> bool:

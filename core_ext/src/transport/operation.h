@@ -34,9 +34,8 @@ struct Collective {
   int64_t sequence = 0;     // ascends with the operations of the process set, the same on every rank, from 1
   std::vector<Span> spans;  // allreduce: any number, in one order on all ranks; barrier: none; others: exactly one
   // The output lies apart from the input, but for allreduce and broadcast.
-  // Elements by rank. Allgather, as receive_counts: what each contributes. Reducescatter, as
-  // receive_counts: what each receives. Alltoall: what this rank
-  // sends to each (own), and what it receives from each (own).
+  // Elements by rank. receive_counts: what each contributes (allgather) or receives (reducescatter), the same on all
+  // ranks. Alltoall: what this rank sends to each and receives from each, its own.
   std::vector<int64_t> send_counts, receive_counts;
 };
 

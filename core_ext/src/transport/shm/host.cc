@@ -139,7 +139,8 @@ class ShmHost::HostBell : public Bell {
   void Linger(Clock::duration waited) override {
     // Plain looks at first, unless somebody else needs the processor. No pause instruction: a hypervisor takes the
     // processor away for it, at a hundred times the cost.
-    if (host_->crowded_ || waited >= std::chrono::microseconds(2)) sched_yield();
+    if (!host_->crowded_ && waited < std::chrono::microseconds(2)) return;
+    if (host_->crowded_ || !Together() || !MoveOver()) sched_yield();
   }
 
  private:
