@@ -165,6 +165,13 @@ READ_TIMEOUT = Setting(
     "a number of seconds above 0",
     "A trainer that gets no rows from its storage for this long fails and says what it was reading.",
 )
+KEEP_INTERMEDIATE = Setting(
+    ("SPARK_HVD_KEEP_INTERMEDIATE",),
+    False,
+    _boolean,
+    "true or false",
+    "Keep the data that was prepared for a run in its Store when the run ends, instead of deleting it.",
+)
 FUSION_THRESHOLD = Setting(
     ("SPARK_HVD_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"),
     4 << 20,

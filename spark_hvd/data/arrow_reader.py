@@ -39,7 +39,8 @@ class ArrowSource:
                         file.close()
                     opened = (want.group.path, whole)
                     path = self._store.absolute(want.group.path)
-                    file = self._files.open(path, pre_buffer=whole, dictionaries=self._strings)
+                    strings = tuple(name for name in self._strings if name not in want.group.partition)
+                    file = self._files.open(path, pre_buffer=whole, dictionaries=strings)
                 names = [name for name in self._names if name not in want.group.partition]
                 if whole:
                     yield Chunk(number, 0, file.read_row_group(want.group.index, columns=names))

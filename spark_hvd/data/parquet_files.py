@@ -54,14 +54,10 @@ class ParquetFiles:
         with self._lock:
             footer = self._footers.get(path)
         try:
-            file = pq.ParquetFile(
-                path,
-                metadata=footer,
-                filesystem=LocalFileSystem() if is_local(self._filesystem) else self._filesystem,
-                pre_buffer=pre_buffer,
-                buffer_size=0 if pre_buffer else 1 << 20,
-                read_dictionary=list(dictionaries) or None,
-            )
+            file = self._opened(path, footer, pre_buffer, dictionaries)
+        except KeyError:
+            # One of these columns is not in this file; who reads it will say so by name.
+            file = self._opened(path, footer, pre_buffer, ())
         except pa.ArrowInvalid as e:
             raise DataError(f"{path}: expected a Parquet file, found something else: {e}") from e
         if footer is None:
@@ -70,6 +66,18 @@ class ParquetFiles:
                 while len(self._footers) > FOOTERS:
                     self._footers.popitem(last=False)
         return file
+
+    def _opened(
+        self, path: str, footer: pq.FileMetaData | None, pre_buffer: bool, dictionaries: tuple[str, ...]
+    ) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            path,
+            metadata=footer,
+            filesystem=LocalFileSystem() if is_local(self._filesystem) else self._filesystem,
+            pre_buffer=pre_buffer,
+            buffer_size=0 if pre_buffer else 1 << 20,
+            read_dictionary=list(dictionaries) or None,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"filesystem": self._filesystem}
