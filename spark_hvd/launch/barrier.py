@@ -202,6 +202,7 @@ class BarrierJob:
         from pyspark import InheritableThread
 
         if is_classic(self._spark):
+            # It inherits job groups and job tags of the caller's thread.
             thread = InheritableThread(target=self._collect)
         else:
             thread = InheritableThread(target=self._collect, session=self._spark)
