@@ -148,7 +148,7 @@ LOG_LEVEL = Setting(
     "WARNING",
     lambda t: t.strip().upper(),
     "a logging level name",
-    "Level of the package's loggers: TRACE, DEBUG, INFO, WARNING, ERROR, FATAL.",
+    "Level of the core and, in trainers, of the package's Python loggers: TRACE, DEBUG, INFO, WARNING, ERROR, FATAL.",
 )
 
 # Set by the launcher for its trainers; not for users.
@@ -188,8 +188,3 @@ def child_environment(base: Mapping[str, str] | None = None, **extra: str) -> di
 def set_for_process(name: str, value: str) -> None:
     """Set a variable that a third-party library reads when it is loaded (the only writer of ``os.environ``)."""
     os.environ[name] = value
-
-
-def all_settings() -> dict[str, Setting[object]]:
-    """Name of the constant -> setting, for the documentation and its test."""
-    return {name: value for name, value in globals().items() if isinstance(value, Setting)}

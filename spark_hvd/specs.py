@@ -141,7 +141,6 @@ class TrainSpec:
     seed: int = 0
     shuffle: bool = True
     reader: str = "auto"
-    sample_weight_col: str | None = None
     verbose: int = 1
 
 

@@ -74,13 +74,16 @@ class HorovodEstimator(HorovodParams, Estimator):
 
     def _fit(self, dataset: Any) -> HorovodModel:
         started = time.monotonic()
+        if not hasattr(dataset, "sparkSession"):
+            kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+            raise ConfigError(f"fit: expected a Spark DataFrame, found {kind}. See spark.createDataFrame(...).")
         spark, store = dataset.sparkSession, self._value("store")
         runs.check_store(store, spark.conf.get("spark.master", ""))
         columns = self._check_columns(dataset)
         bundle = self._pack()
         num_proc = self._slots(spark)
         sample = preflight.sample(dataset, columns)
-        shape = self._try_batch(bundle, sample) if sample is not None else ()
+        trial = self._try_batch(bundle, sample) if sample is not None else preflight.Trial()
         seed = self._value("random_seed")
         seed = secrets.randbits(31) if seed is None else seed
         with runs.open_run(store, self._value("run_id"), self.framework) as run:
@@ -92,8 +95,10 @@ class HorovodEstimator(HorovodParams, Estimator):
                 validation=self._value("validation"),
                 seed=seed,
             )
+            spec = self._train_spec(run.run_id, data, seed)
+            preflight.check_single_rows(trial, spec, num_proc)
             run.store.write(layout.bundle(run.run_id), bundle)
-            run.store.write(layout.train_spec(run.run_id), to_json(self._train_spec(run.run_id, data, seed)).encode())
+            run.store.write(layout.train_spec(run.run_id), to_json(spec).encode())
             result = self._train(spark, run, num_proc)
             _draw(run, result)
         fitted = Fitted(
@@ -101,7 +106,7 @@ class HorovodEstimator(HorovodParams, Estimator):
             result=result,
             features=tuple(data.column(name) for name in self._value("feature_cols")),
             label=data.column(self._value("label_cols")[0]),
-            output_shape=shape,
+            output_shape=trial.output_shape,
             seconds=time.monotonic() - started,
         )
         return self._model(fitted)
@@ -110,8 +115,8 @@ class HorovodEstimator(HorovodParams, Estimator):
         """Everything of the framework that the trainers need, as bytes; ConfigError when a setting does not fit."""
         raise NotImplementedError
 
-    def _try_batch(self, bundle: bytes, batch: Columns) -> tuple[int, ...]:
-        """Shape of one output row, found by running a copy of the model and the loss on ``batch``, on the driver.
+    def _try_batch(self, bundle: bytes, batch: Columns) -> preflight.Trial:
+        """What running a copy of the model and the loss on ``batch`` shows, on the driver.
 
         DataError (or ConfigError, for the task) names the columns with their shapes when they do not fit the model.
         """

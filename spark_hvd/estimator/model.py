@@ -105,15 +105,31 @@ class HorovodModel(HorovodParams, Model):
         added: Mapping[str, str] = {"prediction_col": self._value("prediction_col")}
         if outputs.classes:
             added = {**added, "probability_col": self._value("probability_col")}
-        for param, name in added.items():
-            if name in dataset.columns:
-                raise ConfigError(
-                    f"{param}={name!r}: expected a name that is new in the DataFrame, found a column of that name. "
-                    f"Drop it, or choose another one: set{param.title().replace('_', '')}(...)."
-                )
+        self._check_names(dataset, added)
+        if not self.store.exists(self._fitted.result.weights_path):
+            raise ConfigError(
+                f"run {self.run_id!r}: expected its weights in {self.store.url}, found none. A fitted model reads them "
+                "from the run's folder: keep it, or fit again."
+            )
         return transform.add_outputs(
             dataset,
             transform.Job(self._predictor(), self._fitted.features, outputs, self._value("batch_size")),
             prediction_col=added["prediction_col"],
             probability_col=added.get("probability_col", ""),
         )
+
+    def _check_names(self, dataset: Any, added: Mapping[str, str]) -> None:
+        """ConfigError when a column that is added could not be told from another one, as Spark compares names."""
+        exact = str(dataset.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+
+        def spelt(name: str) -> str:
+            return name if exact else name.lower()
+
+        taken = {spelt(name): f"a column {name!r}" for name in dataset.columns}
+        for param, name in added.items():
+            if spelt(name) in taken:
+                raise ConfigError(
+                    f"{param}={name!r}: expected a name that is new in the DataFrame, found {taken[spelt(name)]}. "
+                    f"Drop or rename that one, or choose another name: set{param.title().replace('_', '')}(...)."
+                )
+            taken[spelt(name)] = f"{param}={name!r}"

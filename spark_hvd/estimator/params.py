@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+import numbers
 import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 from pyspark.ml.param import Param, Params
 
 from spark_hvd.errors import ConfigError
@@ -51,12 +53,12 @@ def _show(value: Any) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-def _integer(least: int) -> Check:
+def _integer(least: int, most: int | None = None) -> Check:
     def check(value: Any) -> int:
-        if isinstance(value, bool):
+        if isinstance(value, bool | np.bool_):
             raise TypeError
         number = operator.index(value)
-        if number < least:
+        if number < least or (most is not None and number > most):
             raise ValueError
         return number
 
@@ -64,15 +66,19 @@ def _integer(least: int) -> Check:
 
 
 def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.bool_):
         raise TypeError
-    return value
+    return bool(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError
+    return float(value)
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    number = float(operator.index(value)) if not isinstance(value, float) else value
+    number = _real(value)
     if not 0 < number < float("inf"):
         raise ValueError
     return number
@@ -91,12 +97,11 @@ def _columns(value: Any) -> list[str]:
 def _validation(value: Any) -> float | str | None:
     if isinstance(value, str) and value:
         return value
-    if isinstance(value, bool) or not isinstance(value, float | int):
-        raise TypeError
+    fraction = _real(value)
     # 0 is Horovod's way to say "no validation".
-    if not 0 <= value < 1:
+    if not 0 <= fraction < 1:
         raise ValueError
-    return float(value) or None
+    return fraction or None
 
 
 def _store(value: Any) -> Store:
@@ -132,6 +137,12 @@ def _metrics(value: Any) -> dict[str, Any]:
             )
     if not all(isinstance(name, str) and name and callable(metric) for name, metric in named.items()):
         raise TypeError
+    for name in named:
+        if name == "loss" or name.startswith("val_"):
+            raise ConfigError(
+                f"metrics[{name!r}]: expected another name, this one belongs to the history (loss, and val_... for the "
+                "rows held out). Pass a dict of name -> callable."
+            )
     return named
 
 
@@ -157,7 +168,8 @@ def _optional(check: Check) -> Check:
 
 TRAINING = (
     Rule("model", None, _optional(_given), "a model, or a callable that returns one",
-         "What is trained; a callable is called once in every trainer."),
+         "What is trained; a callable is called in every trainer, in the workers of transform, and before that on the "
+         "driver, where the data is tried on it."),
     Rule("optimizer", None, _optional(_given), "an optimizer made for the model, or a callable that makes one",
          "Updates the weights with gradients that are averaged over all trainers; a callable gets the model's "
          "parameters, or the model if its first argument is called model."),
@@ -189,7 +201,7 @@ TRAINING = (
     Rule("run_id", None, _optional(_run_id),
          "None or up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit",
          "Name of the run and of its folder in the Store; None makes a new one for each fit."),
-    Rule("verbose", 1, _integer(0), "an integer: 0, 1 or 2",
+    Rule("verbose", 1, _integer(0, 2), "an integer: 0, 1 or 2",
          "0 is silent, 1 shows progress, 2 also what the trainers print."),
     Rule("reader", "auto", _one_of("auto", "petastorm", "arrow"), "'auto', 'petastorm' or 'arrow'",
          "Engine that reads the prepared Parquet; auto takes Petastorm when it is installed."),

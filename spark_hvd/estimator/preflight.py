@@ -1,22 +1,40 @@
 """A look at a handful of real rows before the cluster is used.
 
-Owns: how those rows come to the driver and become the arrays that a trainer would see. The framework's estimator
-then runs its model and loss on them. Does not own the rules of types (``data/``) nor the count of nulls over all rows
-(``data/prepare.py``): rows with nulls are passed over here.
+Owns: how those rows come to the driver and become the arrays that a trainer would see, and the form of what the
+framework's estimator finds when it runs model and loss on them. Does not own the rules of types (``data/``) nor the
+count of nulls over all rows (``data/prepare.py``): rows with nulls are passed over here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spark_hvd.data import shards
 from spark_hvd.data.reader import Columns
-from spark_hvd.errors import DataError
-from spark_hvd.specs import ColumnSpec
+from spark_hvd.errors import ConfigError, DataError
+from spark_hvd.specs import ColumnSpec, TrainSpec
 
 SAMPLE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What running the model on the sample showed.
+
+    Attributes
+    ----------
+    output_shape
+        Shape of the output for one row.
+    alone
+        Why the model does not take a batch of a single row, and what to do; empty when it does.
+    """
+
+    output_shape: tuple[int, ...] = ()
+    alone: str = ""
 
 
 def sample(df: Any, columns: Sequence[ColumnSpec]) -> Columns | None:
@@ -39,6 +57,32 @@ def sample(df: Any, columns: Sequence[ColumnSpec]) -> Columns | None:
     if not whole:
         return None
     return {column.name: _stack(column, [row[i] for row in whole]) for i, column in enumerate(columns)}
+
+
+def check_single_rows(trial: Trial, spec: TrainSpec, num_proc: int) -> None:
+    """ConfigError when a trainer will get a batch of a single row, and ``trial`` showed that the model takes none."""
+    if not trial.alone:
+        return
+    data = spec.dataset
+    if _single_row(data.train_rows, num_proc, spec.batch_size, spec.shuffle, None):
+        rows, name, batch_size = f"{data.train_rows} training rows", "batch_size", spec.batch_size
+    elif _single_row(data.val_rows, num_proc, spec.val_batch_size, False, "contiguous"):
+        rows, name, batch_size = f"{data.val_rows} validation rows", "val_batch_size", spec.val_batch_size
+    else:
+        return
+    raise ConfigError(
+        f"{name}={batch_size}, num_proc={num_proc}: expected batches of at least 2 rows, found that of {rows} some "
+        f"trainer gets a batch of 1. {trial.alone} Or choose another {name}."
+    )
+
+
+def _single_row(rows: int, size: int, batch_size: int, shuffle: bool, layout: str | None) -> bool:
+    for rank in range(size):
+        plan = shards.plan([rows], size=size, rank=rank, batch_size=batch_size, shuffle=shuffle, layout=layout)
+        # Ranks differ by one row, so the last batch of some may come a step before the last one.
+        if any(plan.rows(step) == 1 for step in range(max(0, plan.steps - 2), plan.steps)):
+            return True
+    return False
 
 
 def quoted(name: str) -> str:

@@ -1,6 +1,7 @@
 """The run of one fit: its name, its Store, and what is removed when it ends.
 
-Owns: unique run names, the temporary Store of a fit without one, and the removal of intermediate data. Does not own
+Owns: unique run names and that one fit at a time has a name, the temporary Store of a fit without one, and the removal
+of intermediate data. Does not own
 what is written in between (``data/prepare.py``, ``train/``).
 """
 
@@ -71,7 +72,8 @@ def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterato
     Raises
     ------
     ConfigError
-        A run of that name is already in the Store.
+        The Store cannot be written to. Or a run of that name, or data prepared for one, is there already, or another
+        process makes it just now: nothing of it is touched.
     """
     name = run_id if run_id is not None else new_run_id(framework)
     temporary = store is None
@@ -79,20 +81,42 @@ def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterato
         folder = tempfile.mkdtemp(prefix="spark_hvd-")
         forget = _remove_at_exit(folder)
         store = Store.create(folder)
-    elif store.list(layout.run(name)):
-        raise ConfigError(
-            f"run_id={name!r}: expected a name that is new in {store.url}, found a run there. Choose another one, or "
-            "leave run_id out to get a new one for each fit."
-        )
+    else:
+        _reserve(store, name)
     try:
         yield Run(name, store, temporary)
     except BaseException:
-        try:
-            forget() if temporary else store.delete(layout.intermediate(name), recursive=True)
-        except Exception as e:  # the error of the fit is the one to raise
-            log.warning("%s in %s could not be removed: %s", layout.intermediate(name), store.url, e)
+        forget() if temporary else _clean(store, name)
         raise
-    store.delete(layout.intermediate(name), recursive=True)
+    _clean(store, name)
+
+
+def _reserve(store: Store, name: str) -> None:
+    """Claim ``runs/<name>``. The claim comes before the look: nobody can then fill the folder in between."""
+    claim = layout.claim(name)
+    try:
+        mine = store.claim(claim)
+    except OSError as e:
+        raise ConfigError(
+            f"store={store.url!r}: expected a place that this process may write to, found {type(e).__name__}: {e}."
+        ) from e
+    if mine and store.list(layout.run(name)) == [claim] and not store.exists(layout.intermediate(name)):
+        return
+    if mine:
+        store.delete(claim)
+    raise ConfigError(
+        f"run_id={name!r}: expected a name that is new in {store.url}, found a run there, or a fit that makes it just "
+        "now. Choose another one, or leave run_id out to get a new one for each fit."
+    )
+
+
+def _clean(store: Store, name: str) -> None:
+    """Remove what only the fit needed. A failure is told and no more: a model, or the error of the fit, counts more."""
+    for path in (layout.intermediate(name), layout.claim(name)):
+        try:
+            store.delete(path, recursive=True)
+        except Exception as e:
+            log.warning("%s in %s could not be removed: %s", path, store.url, e)
 
 
 def _remove_at_exit(folder: str) -> Any:

@@ -129,7 +129,9 @@ def _udf(job: Job) -> Any:
     # The annotations are what tells Spark the kind of the UDF.
     kind = pd.DataFrame if job.outputs.classes else pd.Series
     outputs.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}  # type: ignore[valid-type]
-    return F.pandas_udf(outputs, job.outputs.schema)  # type: ignore[call-overload]
+    udf = F.pandas_udf(outputs, job.outputs.schema)  # type: ignore[call-overload]
+    # Its outputs are the same each time, but Spark may compute a deterministic UDF again in every filter on it.
+    return udf.asNondeterministic()
 
 
 def compute(job: Job, series: Sequence[pd.Series]) -> pd.Series | pd.DataFrame:
@@ -145,9 +147,12 @@ def compute(job: Job, series: Sequence[pd.Series]) -> pd.Series | pd.DataFrame:
 
 
 def to_array(column: ColumnSpec, values: pd.Series) -> np.ndarray:
-    """Array ``(rows, *column.shape)`` of the dtype that the model was trained on; DataError names a wrong shape."""
+    """Array ``(rows, *column.shape)`` of the dtype that the model was trained on.
+
+    DataError names a wrong shape, or an integer that the dtype cannot hold.
+    """
     if not column.shape:
-        return values.to_numpy().astype(column.dtype)
+        return _fitting(column, values.to_numpy())
     if not len(values):
         return np.empty((0, *column.shape), column.dtype)
     rows = [_nested(value) for value in values]
@@ -156,7 +161,20 @@ def to_array(column: ColumnSpec, values: pd.Series) -> np.ndarray:
             raise DataError(
                 f"column {column.name!r}: expected arrays of shape {column.shape}, as at fit, found {row.shape}."
             )
-    return np.stack(rows).astype(column.dtype)
+    return _fitting(column, np.stack(rows))
+
+
+def _fitting(column: ColumnSpec, array: np.ndarray) -> np.ndarray:
+    wanted = np.dtype(column.dtype)
+    if array.size and array.dtype.kind in "iu" and wanted.kind in "iu" and not np.can_cast(array.dtype, wanted):
+        limits = np.iinfo(wanted)
+        for value in (int(array.min()), int(array.max())):
+            if not limits.min <= value <= limits.max:
+                raise DataError(
+                    f"column {column.name!r}: expected integers from {limits.min} to {limits.max} ({wanted}, as at "
+                    f"fit), found {value}. Correct the data, or fit with a wider type."
+                )
+    return array.astype(wanted)
 
 
 def _nested(value: Any) -> np.ndarray:

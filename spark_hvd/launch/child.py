@@ -69,7 +69,7 @@ def header(context: TrainerContext, target: str, path: list[str], environment: M
 
 
 def read_result(folder: Path) -> Path | None:
-    """File with the bytes that the target returned, None when there is none."""
+    """File with the bytes that the target returned; None when it has not returned."""
     path = folder / _RESULT
     return path if path.exists() else None
 
@@ -137,13 +137,12 @@ def _report(error: BaseException) -> FailureReport:
     )
 
 
-def _call(target: str, context: TrainerContext, payload: bytes) -> bytes | None:
-    """What the target returns; None when it leaves with ``sys.exit(0)``."""
+def _call(target: str, context: TrainerContext, payload: bytes) -> bytes:
     try:
         result = _load(target)(context, payload)
     except SystemExit as e:
         if e.code in (None, 0):
-            return None
+            raise LaunchError("sys.exit(0) was called before the work was done; return instead") from e
         raise
     if not isinstance(result, bytes):
         raise LaunchError(f"{target} returned {type(result).__name__}, expected bytes")
@@ -165,8 +164,7 @@ def _run(folder: Path, descriptor: int) -> int:
     try:
         result = _call(fields["target"], context, payload)
         _shut_core_down()
-        if result is not None:
-            _leave(folder, _RESULT, result)
+        _leave(folder, _RESULT, result)
         return 0
     except BaseException as e:
         report = _report(e)

@@ -64,7 +64,7 @@ class Call:
             payload=payload,
             store_url=store.url if isinstance(store, Store) else store,
             secrets={"storage_options": store.storage_options} if isinstance(store, Store) else {},
-            env={str(name): str(value) for name, value in (self.env or {}).items()},
+            env=dict(self.env or {}),
             start_timeout=START_TIMEOUT.get() if self.start_timeout is None else self.start_timeout,
             timeout=self.timeout,
             verbose=self.verbose,
@@ -207,7 +207,7 @@ def launch(
 
     spark = spark or barrier.active_session()
     ground = barrier.ground(spark, spec)
-    return conduct(spec, ground, lambda task: barrier.BarrierJob(spark, task), on_poll, on_output)
+    return conduct(spec, ground, lambda task: barrier.barrier_job(spark, task), on_poll, on_output)
 
 
 def on_spark(call: Call, printer: Callable[[Line], None]) -> list[Any]:
@@ -234,7 +234,12 @@ def call_pickled(context: TrainerContext, payload: bytes) -> bytes:
             f"The function of run() cannot be loaded in the trainer: {e}. Install that module on the executors, ship "
             "it with spark.addArtifacts, or call cloudpickle.register_pickle_by_value(module) on the driver first."
         ) from e
-    value = fn(*args, **kwargs)
+    try:
+        value = fn(*args, **kwargs)
+    except SystemExit as e:
+        if e.code not in (None, 0):
+            raise
+        value = None  # a script that leaves in peace
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as e:
@@ -260,7 +265,7 @@ def execute_file(path: str, arguments: list[str]) -> None:
 
 
 def _opened(results: Sequence[bytes]) -> list[Any]:
-    return [cloudpickle.loads(result) if result else None for result in results]
+    return [cloudpickle.loads(result) for result in results]
 
 
 def _resolve(spark: SparkSession, num_proc: int | None, use_gpu: bool | None) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from spark_hvd.errors import ConfigError, LaunchError
+from spark_hvd.errors import ConfigError
 from spark_hvd.launch import closure, environment, meeting, network, nvml, pulse
 from spark_hvd.launch.devices import VISIBLE, variables
 from spark_hvd.launch.guard import Guard, LastWords
@@ -181,7 +181,7 @@ class Slot:
             self._guard = Guard(self._remains, environment.of_helper(), self._last_words())
             for trainer in self._trainers:
                 trainer.start(self._marker, self._task.token, cpus, self._guard)
-        except (OSError, LaunchError) as e:
+        except Exception as e:  # whatever it is, all slots must hear of it
             broken = f"{type(e).__name__}: {e}"
         if broken:
             for trainer in self._trainers:

@@ -22,6 +22,9 @@ from spark_hvd.launch.pulse import TrainerState
 from spark_hvd.specs import LaunchSpec, World
 
 STOPPED = "SIGSTOP"
+_LEFT_EARLY = (
+    "the process left with exit code 0 before its work was done (os._exit, or a library that ends the process)"
+)
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,11 @@ class Trainer:
                 return TrainerState(self.rank, pulse.FAILED, time=time.time())
             puts = self._pmi.pending()
             return TrainerState(self.rank, passed=self._pmi.passed, waits=puts is not None, puts=puts or {})
-        if ended.exit_code == 0:
+        if ended.exit_code == 0 and child.read_result(self._work) is not None:
             return TrainerState(self.rank, pulse.ENDED, passed=self._pmi.passed)
         self._failure = child.read_failure(self._work)
+        if self._failure is None and ended.exit_code == 0:
+            self._failure = child.FailureReport(_LEFT_EARLY, "", ended.time, exit_code=0)
         if self._failure is None:
             return TrainerState(self.rank, pulse.FAILED, time=ended.time)
         return TrainerState(

@@ -8,6 +8,11 @@ def run(run_id: str) -> str:
     return f"runs/{run_id}"
 
 
+def claim(run_id: str) -> str:
+    """Mark of the one process that makes the run; removed when that is done."""
+    return f"runs/{run_id}/claim"
+
+
 def train_spec(run_id: str) -> str:
     """The TrainSpec, JSON."""
     return f"runs/{run_id}/spec.json"

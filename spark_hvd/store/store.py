@@ -142,6 +142,31 @@ class Store:
                 self.filesystem.rm(temporary)
             raise
 
+    def claim(self, path: str) -> bool:
+        """Make a small file at ``path`` unless something is there; whether this call made it.
+
+        Of several processes that claim one path at the same time one gets it: surely where the storage knows "create
+        only" (local files, and S3 and GCS by fsspec); elsewhere the one whose bytes stand, which two may
+        believe of themselves if they write and read in turns.
+        """
+        target, token = self._file(path), uuid.uuid4().hex.encode()
+        self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
+        self.filesystem.invalidate_cache()
+        try:
+            if self._protocol == "file":
+                with open(target, "xb") as file:
+                    file.write(token)
+            else:
+                self.filesystem.pipe_file(target, token, mode="create")
+        except FileExistsError:
+            return False
+        except (TypeError, ValueError, NotImplementedError):
+            # The filesystem does not know the mode.
+            if self.filesystem.exists(target):
+                return False
+            self.write(path, token)
+        return self.read(path) == token
+
     def open(self, path: str, mode: str = "rb") -> IO[Any]:
         """A file object. Writing through it is not atomic: for what others read meanwhile use :meth:`write`."""
         target = self._file(path)

@@ -25,7 +25,7 @@ from spark_hvd.torch.bundle import TorchBundle
 from spark_hvd.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from spark_hvd.torch.ops import Handle, allreduce_async_, broadcast_async_
 from spark_hvd.torch.optimizer import DistributedOptimizer
-from spark_hvd.torch.step import align, inputs_of, mean_loss, running_statistics, to_tensor
+from spark_hvd.torch.step import align, inputs_of, mean_loss, running_statistics, strict_shapes, to_tensor
 from spark_hvd.torch.weights import check_weights, save_weights
 from spark_hvd.train.framework import Sums
 from spark_hvd.train.seeds import process_seed, seed_python
@@ -53,6 +53,7 @@ class TorchAdapter:
         torch.manual_seed(seed)
         seed_python(seed)
         self._training: bool | None = None
+        self._watched = False
 
     @classmethod
     def build(cls, bundle: bytes, spec: TrainSpec, communicator: Communicator) -> TorchAdapter:
@@ -147,7 +148,10 @@ class TorchAdapter:
     def _forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         label = to_tensor(batch.columns[self._label])
         output, label = align(self._model(*inputs_of(batch.columns, self._features)), label, self._loss)
-        loss = mean_loss(self._loss, output, label)
+        # Once: the shapes of later steps differ in the rows only, and the watch costs time.
+        with contextlib.nullcontext() if self._watched else strict_shapes():
+            loss = mean_loss(self._loss, output, label)
+        self._watched = True
         sums = {"loss": loss.item() * batch.rows}
         if self._metrics:
             with torch.no_grad():

@@ -78,8 +78,19 @@ class TorchBundle:
 
     @staticmethod
     def from_bytes(data: bytes) -> TorchBundle:
-        """Inverse of :meth:`to_bytes`. Only for bytes that this program wrote: unpickling runs code."""
-        return TorchBundle(**cloudpickle.loads(data))
+        """Inverse of :meth:`to_bytes`. Only for bytes that this program wrote: unpickling runs code.
+
+        ConfigError when a module that model, optimizer, loss or metrics come from is not on this machine.
+        """
+        try:
+            parts = cloudpickle.loads(data)
+        except (ImportError, AttributeError) as e:
+            raise ConfigError(
+                f"model, optimizer, loss or metrics cannot be loaded in this process: {type(e).__name__}: {e}. Install "
+                "that module on the executors, ship it with spark.addArtifacts, or call "
+                "cloudpickle.register_pickle_by_value(module) on the driver before fit."
+            ) from e
+        return TorchBundle(**parts)
 
     def build(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """The model and its optimizer; factories are called now.

@@ -53,10 +53,17 @@ class TorchPredictor:
     def load(self) -> torch.nn.Module:
         """A new module on the CPU with the trained weights, in eval mode."""
         store = Store.create(self.store_url, self.storage_options)
+        try:
+            bundle, weights = store.read(layout.bundle(self.run_id)), store.read(self.weights_path)
+        except FileNotFoundError as e:
+            raise ConfigError(
+                f"run {self.run_id!r}: expected its model in {self.store_url}, found no {e.filename or e}. A fitted "
+                "model reads its weights from the run's folder: keep it, or fit again."
+            ) from e
         # A factory draws initial weights, which are overwritten: it must not move the caller's random state.
         with torch.random.fork_rng(devices=[]):
-            model = TorchBundle.from_bytes(store.read(layout.bundle(self.run_id))).build_model()
-        load_weights(model, store.read(self.weights_path))
+            model = TorchBundle.from_bytes(bundle).build_model()
+        load_weights(model, weights)
         return model.cpu().eval()
 
     def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,7 +7,9 @@ nor what is done with the loss (``adapter.py``).
   ``(rows, *column.shape)`` and of the column's dtype.
 - An output of shape (rows, 1) against a label of shape (rows,) loses its last dimension, and the other way round: left
   alone they would broadcast to (rows, rows) in silence. The label itself is never cast.
-- A loss of torch.nn with a floating label needs equal shapes after that.
+- A loss of torch that compares element by element (MSELoss, BCELoss, ..., and the functions of the same names) needs
+  equal shapes after that, as does any loss of torch.nn with a floating label. A loss of the user's own is watched in
+  the first step for torch's warning that a target is broadcast.
 - The loss is a scalar that is the mean over the rows, or one value per row, of which the mean is taken. A loss that
   divides by something else (class weights, ``ignore_index``) is taken for a mean over rows all the same: a step on
   several ranks then differs a little from one on a single rank.
@@ -15,6 +17,8 @@ nor what is done with the loss (``adapter.py``).
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +28,19 @@ import torch
 
 from spark_hvd.data.reader import Columns
 from spark_hvd.errors import ConfigError, DataError
+
+_F = torch.nn.functional
+_ELEMENTWISE = (
+    torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss, torch.nn.BCELoss,
+    torch.nn.BCEWithLogitsLoss, torch.nn.PoissonNLLLoss, torch.nn.KLDivLoss, torch.nn.SoftMarginLoss,
+    torch.nn.HingeEmbeddingLoss, torch.nn.MultiLabelSoftMarginLoss, torch.nn.MultiLabelMarginLoss,
+)  # fmt: skip
+_ELEMENTWISE_FUNCTIONS = (
+    _F.mse_loss, _F.l1_loss, _F.smooth_l1_loss, _F.huber_loss, _F.binary_cross_entropy,
+    _F.binary_cross_entropy_with_logits, _F.poisson_nll_loss, _F.kl_div, _F.soft_margin_loss, _F.hinge_embedding_loss,
+    _F.multilabel_soft_margin_loss, _F.multilabel_margin_loss,
+)  # fmt: skip
+_BROADCAST = "Using a target size"
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
@@ -49,7 +66,7 @@ def align(output: Any, label: torch.Tensor, loss: Callable[..., Any]) -> tuple[A
     label
         Shape ``(rows, *column.shape)``.
     loss
-        Only looked at to know whether it is one of torch.nn, which compare element by element.
+        Only looked at to know whether it is one of torch's that compare element by element.
 
     Raises
     ------
@@ -63,14 +80,36 @@ def align(output: Any, label: torch.Tensor, loss: Callable[..., Any]) -> tuple[A
         output = output[:, 0]
     elif output.shape == (rows,) and label.shape == (rows, 1):
         label = label[:, 0]
-    elementwise = isinstance(loss, torch.nn.modules.loss._Loss) and label.is_floating_point()
-    if elementwise and output.shape != label.shape:
+    plain = loss.func if isinstance(loss, functools.partial) else loss
+    if output.shape != label.shape and _compares_elements(plain, label):
+        name = getattr(plain, "__name__", type(plain).__name__)
         raise DataError(
-            f"{type(loss).__name__}: expected output and label of one shape, found output {tuple(output.shape)} and "
-            f"label {tuple(label.shape)} (first number: rows). Change the model's last layer or the label column; a "
-            "label that is a class index must be of an integer type."
+            f"{name}: expected output and label of one shape, found output {tuple(output.shape)} and label "
+            f"{tuple(label.shape)} (first number: rows). Change the model's last layer or the label column; classes by "
+            "index need a loss such as CrossEntropyLoss and an integer label."
         )
     return output, label
+
+
+def _compares_elements(loss: Callable[..., Any], label: torch.Tensor) -> bool:
+    if isinstance(loss, _ELEMENTWISE) or any(loss is function for function in _ELEMENTWISE_FUNCTIONS):
+        return True
+    return isinstance(loss, torch.nn.modules.loss._Loss) and label.is_floating_point()
+
+
+@contextmanager
+def strict_shapes() -> Iterator[None]:
+    """Inside, torch's warning that a loss broadcasts the label to the output is a DataError."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=_BROADCAST)
+        try:
+            yield
+        except UserWarning as e:
+            if not str(e).startswith(_BROADCAST):
+                raise
+            raise DataError(
+                f"loss: expected output and label of one shape, found that one would be broadcast: {e}"
+            ) from e
 
 
 def mean_loss(loss: Callable[..., Any], output: Any, label: torch.Tensor) -> torch.Tensor:

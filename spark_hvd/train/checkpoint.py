@@ -18,6 +18,8 @@ from spark_hvd.train.callbacks import Callback, Logs, RunShape
 from spark_hvd.train.framework import FrameworkAdapter
 
 _MAGIC = b"SPHVDCK1"
+KEPT = 2
+"""Checkpoints that a run keeps: the newest, and the one before it should that be damaged."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,11 @@ def epochs(store: Store, run_id: str) -> list[int]:
 
 
 def load(store: Store, run_id: str, epoch: int | None = None) -> Checkpoint:
-    """The checkpoint of ``epoch``, or the newest; ConfigError when there is none."""
+    """The checkpoint of ``epoch``, or the newest; ConfigError when there is none.
+
+    For programs that go on from a run by themselves, with the adapter's ``load_state`` and the loop's ``first_epoch``:
+    ``fit`` writes checkpoints and always starts anew.
+    """
     found = epochs(store, run_id)
     if not found or (epoch is not None and epoch not in found):
         wanted = "a checkpoint" if epoch is None else f"a checkpoint of epoch {epoch}"

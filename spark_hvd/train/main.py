@@ -7,9 +7,10 @@ and nowhere else. The launcher calls :func:`main` in every trainer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 
-from spark_hvd import core
+from spark_hvd import core, settings
 from spark_hvd.data.reader import BatchReader, open_reader
 from spark_hvd.errors import ConfigError
 from spark_hvd.launch.child import TrainerContext
@@ -17,7 +18,7 @@ from spark_hvd.specs import TrainResult, TrainSpec, from_json, to_json
 from spark_hvd.store import Store, layout
 from spark_hvd.train import framework
 from spark_hvd.train.callbacks import CallbackList
-from spark_hvd.train.checkpoint import CheckpointWriter
+from spark_hvd.train.checkpoint import KEPT, CheckpointWriter
 from spark_hvd.train.loop import TrainLoop
 from spark_hvd.train.progress import ProgressWriter
 
@@ -50,6 +51,7 @@ def main(context: TrainerContext, payload: bytes) -> bytes:
     store = Store.create(context.store_url, context.secrets.get(STORAGE_OPTIONS))
     spec = from_json(TrainSpec, store.read(layout.train_spec(context.run_id)).decode())
     communicator = core.init()
+    _set_log_level()
     try:
         result = train(spec, store, communicator)
     except BaseException:
@@ -72,7 +74,7 @@ def train(spec: TrainSpec, store: Store, communicator: core.Communicator) -> Tra
         if spec.dataset.val_rows:
             val_reader = stack.enter_context(_reader(spec, store, communicator, "val"))
         callbacks = CallbackList(
-            [ProgressWriter(store, spec.run_id), CheckpointWriter(store, spec.run_id, spec.framework, adapter)]
+            [ProgressWriter(store, spec.run_id), CheckpointWriter(store, spec.run_id, spec.framework, adapter, KEPT)]
         )
         stack.callback(callbacks.close)
         setup = time.monotonic() - began
@@ -89,10 +91,20 @@ def train(spec: TrainSpec, store: Store, communicator: core.Communicator) -> Tra
 
 
 def _reader(spec: TrainSpec, store: Store, communicator: core.Communicator, split: str) -> BatchReader:
-    columns = (*spec.feature_cols, *spec.label_cols)
+    # A column may be feature and label (an autoencoder); a batch holds it once.
+    columns = tuple(dict.fromkeys([*spec.feature_cols, *spec.label_cols]))
     training = split == "train"
     return open_reader(
         store, spec.dataset, split, columns, rank=communicator.rank, size=communicator.size,
         batch_size=spec.batch_size if training else spec.val_batch_size, seed=spec.seed,
         shuffle=spec.shuffle and training, engine=spec.reader,
     )  # fmt: skip
+
+
+def _set_log_level() -> None:
+    """The package's Python loggers follow the setting, as the core does; ``core.init`` has checked its value."""
+    package = logging.getLogger("spark_hvd")
+    package.setLevel({"TRACE": logging.DEBUG}.get(level := settings.LOG_LEVEL.get(), level))
+    if not package.hasHandlers():
+        # Without one Python shows warnings and worse only.
+        package.addHandler(logging.StreamHandler())

@@ -54,6 +54,14 @@ class StoreContract:
         assert store.list() == []
         assert not store.exists("x")
 
+    def test_a_claim_is_got_once(self, store: Store) -> None:
+        assert store.claim("runs/mine/claim")
+        assert not store.claim("runs/mine/claim")
+        assert store.claim("runs/other/claim")
+        assert store.list() == ["runs/mine/claim", "runs/other/claim"]
+        store.delete("runs/mine/claim")
+        assert store.claim("runs/mine/claim")
+
     def test_open_streams_in_and_out(self, store: Store) -> None:
         with store.open("log/rank-0.log", "wb") as file:
             file.write(b"one\n")

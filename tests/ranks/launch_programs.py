@@ -108,17 +108,25 @@ def crash(context: TrainerContext, payload: bytes) -> bytes:
 
 
 def leave(context: TrainerContext, payload: bytes) -> bytes:
-    """Rank 1 leaves with the exit code in the payload, the others go on for a while."""
+    """Rank 1 leaves with the exit code in the payload, the others go on."""
     if context.world.rank == 1:
         sys.exit(int(payload))
-    time.sleep(0.5 if payload == b"0" else LONG)
+    time.sleep(LONG)
+    return b""
+
+
+def early(context: TrainerContext, payload: bytes) -> bytes:
+    """Rank 1 is done at once, the others go on for a while."""
+    if context.world.rank == 1:
+        return b""
+    time.sleep(0.5)
     return b"done"
 
 
 def leave_hard(context: TrainerContext, payload: bytes) -> bytes:
-    """Rank 1 leaves past every handler."""
+    """Rank 1 leaves past every handler, with the exit code in the payload."""
     if context.world.rank == 1:
-        os._exit(5)
+        os._exit(int(payload))
     time.sleep(LONG)
     return b""
 

@@ -220,16 +220,26 @@ def test_exit_codes() -> None:
     error = slots(2, "leave", b"3").error
     assert isinstance(error, TrainerError)
     assert (error.rank, error.exit_code, error.signal) == (1, 3, None)
-    error = slots(2, "leave_hard").error
+    error = slots(2, "leave_hard", b"5").error
     assert isinstance(error, TrainerError)
     assert (error.rank, error.exit_code) == (1, 5)
     assert "exit code 5" in str(error)
 
 
 def test_a_rank_may_end_well_before_the_others() -> None:
-    done = slots(2, "leave", b"0")
+    done = slots(2, "early")
     assert done.error is None
     assert done.results == [b"done", b""]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"), [("leave", "sys.exit(0) was called"), ("leave_hard", "exit code 0 before")]
+)
+def test_a_rank_that_leaves_with_code_0_before_its_work_is_done_has_failed(program: str, said: str) -> None:
+    error = slots(2, program, b"0").error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal) == (1, None)
+    assert said in str(error)
 
 
 def test_a_rank_that_only_heard_of_the_death_is_not_named() -> None:

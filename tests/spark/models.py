@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import torch
@@ -37,6 +39,18 @@ class FailsOnRankOne(Line):
     def forward(self, *columns: torch.Tensor) -> Any:
         if hvd.is_initialized() and hvd.rank() == 1:
             raise ArithmeticError("this rank cannot add")
+        return super().forward(*columns)
+
+
+class KilledOnRankOne(Line):
+    """Ends its process by a signal in the second training step of rank 1."""
+
+    steps = 0
+
+    def forward(self, *columns: torch.Tensor) -> Any:
+        self.steps += 1
+        if self.steps == 2 and hvd.is_initialized() and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(*columns)
 
 

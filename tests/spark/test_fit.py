@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyspark.ml import Pipeline
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
@@ -101,18 +102,19 @@ def test_the_same_seed_gives_the_same_bits_with_either_reader(numbers: Any, tmp_
 
 
 def test_a_binary_classifier_without_a_store(spark: Any, numbers: Any, nothing_left: None) -> None:
-    df = VectorAssembler(inputCols=["x", "z", "y"], outputCol="v").transform(numbers)
-    df = df.withColumn("late", (F.col("y") > 1).cast("float"))
+    assembler = VectorAssembler(inputCols=["x", "z", "y"], outputCol="v")
+    numbers = numbers.withColumn("late", (F.col("y") > 1).cast("float"))
     net = models.Classes()
     estimator = HorovodEstimator(
         model=net, optimizer=torch.optim.Adam(net.parameters(), lr=0.05), loss=torch.nn.BCEWithLogitsLoss(),
         feature_cols="v", label_cols="late", num_proc=2, batch_size=32, epochs=3, random_seed=1, verbose=0,
     )  # fmt: skip
-    model = estimator.fit(df)
+    model = Pipeline(stages=[assembler, estimator]).fit(numbers).stages[-1]
+    df = assembler.transform(numbers)
     folder = Path(model.store.absolute())
     assert folder.stat().st_mode & 0o777 == 0o700
     with no_job(spark):
-        added = model.setPredictionCol("class").transform(df)
+        added = model.transform(df, {model.getParam("prediction_col"): "class"})
     got = added.select("late", "class", "probability").toPandas()
     assert (got["late"] == got["class"]).mean() > 0.95
     probability = np.stack([vector.toArray() for vector in got["probability"]])
@@ -141,23 +143,25 @@ def test_a_factory_and_many_classes(numbers: Any, tmp_path: Path) -> None:
 
 
 def test_two_fits_at_once(numbers: Any, tmp_path: Path, nothing_left: None) -> None:
-    models_, errors = {}, []
+    fitted, errors = {}, []
+    # Made here: the threads would share torch's random numbers.
+    estimators = {epochs: line(str(tmp_path), num_proc=1, epochs=epochs) for epochs in (1, 2)}
 
-    def fit(name: str, epochs: int) -> None:
+    def fit(epochs: int) -> None:
         try:
-            models_[name] = line(str(tmp_path), num_proc=1, epochs=epochs).fit(numbers)
+            fitted[epochs] = estimators[epochs].fit(numbers)
         except BaseException as e:
             errors.append(e)
 
-    threads = [threading.Thread(target=fit, args=(f"fit {i}", i)) for i in (1, 2)]
+    threads = [threading.Thread(target=fit, args=(epochs,)) for epochs in estimators]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(100)
     assert errors == []
-    assert [len(models_[f"fit {i}"].history) for i in (1, 2)] == [1, 2]
-    assert models_["fit 1"].run_id != models_["fit 2"].run_id
-    assert models_["fit 1"].history[0]["loss"] == models_["fit 2"].history[0]["loss"]
+    assert [len(fitted[epochs].history) for epochs in (1, 2)] == [1, 2]
+    assert fitted[1].run_id != fitted[2].run_id
+    assert fitted[1].history[0]["loss"] == fitted[2].history[0]["loss"]
 
 
 def test_a_rank_that_raises_is_named_and_its_data_goes(numbers: Any, tmp_path: Path, nothing_left: None) -> None:
@@ -169,6 +173,18 @@ def test_a_rank_that_raises_is_named_and_its_data_goes(numbers: Any, tmp_path: P
     store = Store.create(tmp_path)
     assert store.list("intermediate") == []
     assert b"this rank cannot add" in store.read(layout.rank_log("failing", 1))
+
+
+def test_a_rank_that_is_killed_is_named_and_nothing_stays(numbers: Any, tmp_path: Path, nothing_left: None) -> None:
+    net = models.KilledOnRankOne()
+    estimator = line(str(tmp_path), model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), run_id="killed")
+    with pytest.raises(TrainerError, match="SIGKILL") as caught:
+        estimator.fit(numbers)
+    assert (caught.value.rank, caught.value.signal, caught.value.exit_code) == (1, "SIGKILL", None)
+    store = Store.create(tmp_path)
+    assert store.list("intermediate") == []
+    assert not store.exists(layout.claim("killed"))
+    assert not store.exists(layout.result("killed"))
 
 
 def test_verbose_shows_progress_and_output(numbers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

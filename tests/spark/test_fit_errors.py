@@ -14,7 +14,8 @@ from spark.jobs import no_job, submitted
 from spark_hvd import HorovodEstimator
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.estimator import estimator as estimator_module
-from spark_hvd.store import Store
+from spark_hvd.specs import LaunchSpec, TrainSpec, from_json
+from spark_hvd.store import Store, layout
 
 pytestmark = pytest.mark.jvm
 
@@ -94,6 +95,12 @@ IN_ROWS = [
     ("label shape", {"label_cols": ["pair"]}, DataError, r"loss does not take output \(8,\).*'pair' \(8, 2\)"),
     ("task", {"task": "multiclass"}, ConfigError, r"task='multiclass': expected one output per class"),
     ("metric", {"metrics": {"bad": lambda output, label: output}}, DataError, r"metrics\['bad'\]"),
+    ("single row", {"feature_cols": ["pair"], "batch_size": 49, "model": torch.nn.Sequential(
+        torch.nn.BatchNorm1d(2, track_running_stats=False), torch.nn.Linear(2, 1)).double()}, ConfigError,
+     r"batch_size=49, num_proc=1: .*50 training rows.*'0' normalises by the batch alone"),
+    ("float type", {"feature_cols": ["pair"], "model": torch.nn.Linear(2, 1)}, DataError,
+     r"Column 'pair' is float64, the model's parameters are float32: cast the column"),
+    ("frozen", {"model": models.Line().requires_grad_(False)}, ConfigError, r"2 parameters, all frozen"),
     ("optimizer", other_parameters(), ConfigError, r"optimizer: parameter 0 of group 0"),
 ]  # fmt: skip
 
@@ -121,6 +128,41 @@ def test_a_run_id_that_is_taken(spark: Any, table: Any, tmp_path: Path) -> None:
     Store.create(tmp_path).write("runs/mine/spec.json", b"{}")
     with pytest.raises(ConfigError, match="run_id='mine'"):
         estimator(tmp_path, run_id="mine").fit(table)
+
+
+def test_anything_but_a_spark_dataframe(table: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a Spark DataFrame, found pandas"):
+        estimator(tmp_path).fit(table.toPandas())
+
+
+def test_parameters_reach_the_trainers(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def launch(spec: LaunchSpec, **collaborators: Any) -> None:
+        store = Store.create(tmp_path)
+        seen.extend([spec, from_json(TrainSpec, store.read(layout.train_spec(spec.run_id)).decode())])
+        raise KeyError("seen")
+
+    monkeypatch.setattr(estimator_module, "launch", launch)
+    values = {
+        "num_proc": 2, "batch_size": 5, "val_batch_size": 7, "epochs": 3, "shuffle": False, "reader": "arrow",
+        "random_seed": 11, "run_id": "named", "start_timeout": 12.5, "validation": 0.5, "verbose": 2,
+    }  # fmt: skip
+    with pytest.raises(KeyError, match="seen"):
+        estimator(tmp_path, **values).fit(table)
+    launched, training = seen
+    assert (launched.run_id, launched.num_proc, launched.start_timeout, launched.verbose) == ("named", 2, 12.5, 2)
+    assert (training.batch_size, training.val_batch_size, training.epochs) == (5, 7, 3)
+    assert (training.shuffle, training.reader, training.seed) == (False, "arrow", 11)
+    assert (training.feature_cols, training.label_cols, training.framework) == (("x", "z"), ("y",), "torch")
+    assert training.dataset.train_rows + training.dataset.val_rows == 50
+    assert training.dataset.val_rows > 10
+    seen.clear()
+    with pytest.raises(KeyError, match="seen"):
+        estimator(tmp_path, num_proc=None, random_seed=None).fit(table)
+    # Without values: all slots, batches of validation like those of training, a seed that was drawn.
+    assert seen[0].num_proc == 2
+    assert (seen[1].val_batch_size, seen[1].dataset.val_path) == (32, None)
 
 
 def test_the_preflight_is_one_small_job(spark: Any, table: Any, tmp_path: Path) -> None:

@@ -52,6 +52,20 @@ def test_it_is_lazy_and_sees_each_row_once(spark: Any, tmp_path: Path) -> None:
     assert max(calls) == 10
 
 
+@pytest.mark.parametrize("outputs", [REGRESSION, BINARY])
+def test_a_filter_on_an_output_runs_the_model_once(spark: Any, tmp_path: Path, outputs: Outputs) -> None:
+    trace = tmp_path / "rows"
+    df = spark.range(50).selectExpr("id", "cast(id - 25 as float) as x")
+    added = add(df, [X], outputs, trace=str(trace))
+    got = added.where("prediction > 0").where("prediction < 100").select("id", "prediction").collect()
+    assert [row.id for row in got] == list(range(26, 50))
+    assert sum(int(line) for line in trace.read_text().split()) == 50
+    # What nobody asks for is not computed.
+    trace.write_text("")
+    assert added.select("id").count() == 50
+    assert trace.read_text() == ""
+
+
 def test_every_kind_of_feature(spark: Any) -> None:
     schema = T._parse_datatype_string(
         "id int, flag boolean, `a.b` short, array array<float>, nested array<array<int>>, hole double"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import spark_hvd
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "spark_hvd"
 
@@ -34,6 +36,9 @@ DOORS = {
     "fsspec": ("store/",),
 }
 
+# What users import from the package itself -> where it lives.
+PUBLIC = {name: f"{module}.{name}" for name, module in spark_hvd._PUBLIC.items()}
+
 
 def part(path: Path) -> str:
     relative = path.relative_to(PACKAGE)
@@ -55,7 +60,15 @@ def imports(tree: ast.Module, package: str) -> Iterator[tuple[str, int]]:
             yield base, node.lineno
             if base == "spark_hvd":
                 for alias in node.names:
-                    yield f"spark_hvd.{alias.name}", node.lineno
+                    yield PUBLIC.get(alias.name, f"spark_hvd.{alias.name}"), node.lineno
+
+
+def environment(node: ast.AST) -> bool:
+    """Whether ``node`` takes hold of the process's environment."""
+    names = ("environ", "environb", "getenv", "putenv")
+    if isinstance(node, ast.ImportFrom) and node.module == "os":
+        return any(alias.name in names for alias in node.names)
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{name}" for name in names}
 
 
 def violations(path: Path, source: str) -> list[str]:
@@ -74,9 +87,10 @@ def violations(path: Path, source: str) -> list[str]:
         if door and not any(relative == d or (d.endswith("/") and relative.startswith(d)) for d in door):
             found.append(f"{relative}:{line}: imports {words[0]}; only {', '.join(door)} may")
     for node in ast.walk(ast.parse(source)):
-        environment = isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv", "os.putenv")
-        if environment and relative != "settings.py":
-            found.append(f"{relative}:{node.lineno}: {ast.unparse(node)}; only settings.py may")
+        if environment(node) and relative != "settings.py":
+            found.append(f"{relative}:{node.lineno}: the environment; only settings.py may")
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"spark_hvd.{name}" for name in PUBLIC}:
+            found.append(f"{relative}:{node.lineno}: {ast.unparse(node)}, a name for users; import its module")
         if isinstance(node, ast.Name | ast.Attribute):
             name = node.id if isinstance(node, ast.Name) else node.attr
             if name == "BarrierTaskContext" and relative != "launch/barrier.py":
@@ -107,7 +121,11 @@ def test_imports_go_down() -> None:
         ("data/shards.py", "import pyspark.sql"),
         ("core/buffer.py", "import ctypes"),
         ("launch/slot.py", "import os\nos.environ['A'] = 'b'"),
+        ("launch/slot.py", "from os import environ"),
         ("launch/slot.py", "from pyspark import BarrierTaskContext"),
+        ("store/x.py", "from spark_hvd import HorovodEstimator"),
+        ("store/x.py", "def f():\n    from spark_hvd import run"),
+        ("store/x.py", "import spark_hvd\nspark_hvd.HorovodEstimator()"),
     ],
 )
 def test_a_wrong_import_is_found(path: str, source: str) -> None:

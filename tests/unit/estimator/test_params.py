@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.ml.base import Estimator
 
@@ -43,6 +44,8 @@ ACCEPTED = [
     ("validation", "held_out", "held_out"), ("validation", 0.0, None), ("run_id", "run-1.a_b", "run-1.a_b"),
     ("reader", "arrow", "arrow"), ("task", "binary", "binary"), ("start_timeout", 30, 30.0), ("metrics", [], {}),
     ("metrics", {"size": len}, {"size": len}), ("metrics", [len, abs], {"len": len, "abs": abs}), ("loss", len, len),
+    ("validation", np.float32(0.25), 0.25), ("shuffle", np.False_, False), ("epochs", np.int64(3), 3),
+    ("verbose", 2, 2), ("start_timeout", np.float32(1.5), 1.5),
 ]  # fmt: skip
 
 
@@ -54,7 +57,9 @@ def test_a_value_that_fits_is_kept(name: str, value: Any, kept: Any) -> None:
         getattr(Training(), "set" + camel)(value),
         Training().setParams(**{name: value}),
     ):
-        assert getattr(made, "get" + camel)() == kept
+        got = getattr(made, "get" + camel)()
+        assert got == kept
+        assert type(got) is type(kept)
 
 
 REFUSED = [
@@ -66,7 +71,8 @@ REFUSED = [
     ("run_id", "a/b"), ("run_id", "../x"), ("run_id", ""), ("run_id", ".hidden"), ("run_id", 5), ("run_id", "x" * 200),
     ("reader", "spark"), ("reader", None), ("task", "ranking"), ("start_timeout", 0), ("start_timeout", float("inf")),
     ("start_timeout", "10"), ("metrics", [3]), ("metrics", {"": len}), ("metrics", None), ("metrics", 4),
-    ("loss", "mse"), ("store", 5), ("store", ""),
+    ("loss", "mse"), ("metrics", {"loss": len}), ("metrics", {"val_loss": len}), ("verbose", 3),
+    ("validation", np.True_), ("epochs", np.True_), ("store", 5), ("store", ""),
 ]  # fmt: skip
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
 
-from spark_hvd.errors import DataError
-from spark_hvd.estimator.preflight import sample
-from spark_hvd.specs import ColumnSpec
+from spark_hvd.data import shards
+from spark_hvd.errors import ConfigError, DataError
+from spark_hvd.estimator.preflight import Trial, check_single_rows, sample
+from spark_hvd.specs import ColumnSpec, DatasetSpec, TrainSpec
 
 
 class Rows:
@@ -72,3 +73,30 @@ def test_no_rows_is_an_error() -> None:
 def test_arrays_of_several_lengths_name_the_column(cells: list[Any]) -> None:
     with pytest.raises(DataError, match="column 'v'"):
         sample(Rows([(cell,) for cell in cells]), [ColumnSpec("v", "float64", (-1,))])
+
+
+def training(rows: int, batch_size: int, shuffle: bool = True, val_rows: int = 0, val_batch_size: int = 4) -> TrainSpec:
+    dataset = DatasetSpec("train", (), rows, val_rows=val_rows)
+    return TrainSpec("r", "torch", dataset, ("x",), ("y",), batch_size, val_batch_size, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
+def test_a_batch_of_one_row_is_foreseen(shuffle: bool, size: int, batch_size: int) -> None:
+    for rows in range(1, 40):
+        plans = [shards.plan([rows], size=size, rank=r, batch_size=batch_size, shuffle=shuffle) for r in range(size)]
+        single = any(plan.rows(step) == 1 for plan in plans for step in range(plan.steps))
+        spec = training(rows, batch_size, shuffle)
+        check_single_rows(Trial((1,), ""), spec, size)
+        if single:
+            with pytest.raises(ConfigError, match=rf"batch_size={batch_size}, num_proc={size}: .*{rows} training.*why"):
+                check_single_rows(Trial((1,), "why."), spec, size)
+        else:
+            check_single_rows(Trial((1,), "why."), spec, size)
+
+
+def test_a_validation_batch_of_one_row_is_foreseen() -> None:
+    check_single_rows(Trial((1,), "why."), training(8, 4, val_rows=8), 2)
+    with pytest.raises(ConfigError, match=r"val_batch_size=4, num_proc=2.*9 validation rows"):
+        check_single_rows(Trial((1,), "why."), training(8, 4, val_rows=9), 2)

@@ -53,6 +53,61 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     assert store.read(layout.train_spec("mine")) == b"{}"
 
 
+def test_of_two_fits_at_once_the_second_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    data = f"{layout.intermediate('twin')}/part-0.parquet"
+    with runs.open_run(store, "twin", "torch"):
+        store.write(data, b"of the first")
+        with pytest.raises(ConfigError, match="run_id='twin'"), runs.open_run(store, "twin", "torch"):
+            raise AssertionError("two fits have the name")
+        assert store.read(data) == b"of the first"
+        store.write(layout.weights("twin"), b"w")
+    assert store.list() == [layout.weights("twin")]
+    with pytest.raises(ConfigError, match="found a run there"), runs.open_run(store, "twin", "torch"):
+        pass
+    assert store.list() == [layout.weights("twin")]
+
+
+def test_data_that_is_there_already_is_not_ours_to_remove(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    data = f"{layout.intermediate('mine')}/part-0.parquet"
+    store.write(data, b"x")
+    with pytest.raises(ConfigError, match="run_id='mine'"), runs.open_run(store, "mine", "torch"):
+        pass
+    assert store.list() == [data]
+
+
+def test_a_store_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError, match="may write to"), runs.open_run(Store.create(tmp_path), "mine", "torch"):
+        pass
+
+
+def test_a_name_is_free_again_when_its_fit_left_nothing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    with pytest.raises(KeyError), runs.open_run(store, "mine", "torch"):
+        raise KeyError
+    with runs.open_run(store, "mine", "torch") as run:
+        assert run.run_id == "mine"
+
+
+def test_data_that_cannot_be_removed_costs_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def delete(self: Store, path: str, recursive: bool = False) -> None:
+        raise OSError("the storage is away")
+
+    store = Store.create(tmp_path)
+    monkeypatch.setattr(Store, "delete", delete)
+    with runs.open_run(store, "mine", "torch") as run:
+        fitted = run
+    assert fitted.run_id == "mine"
+    assert "intermediate/mine" in caplog.text
+    assert "the storage is away" in caplog.text
+    with pytest.raises(KeyError, match="of the fit"), runs.open_run(store, "second", "torch"):
+        raise KeyError("of the fit")
+
+
 def test_a_temporary_store_is_private_and_goes_with_a_failed_fit() -> None:
     seen = []
 

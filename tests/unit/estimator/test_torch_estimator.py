@@ -20,8 +20,9 @@ from spark_hvd.estimator.transform import Outputs
 from spark_hvd.store import Store, layout
 from spark_hvd.torch import model as model_module
 from spark_hvd.torch.bundle import TorchBundle
-from spark_hvd.torch.estimator import TorchEstimator, try_batch
+from spark_hvd.torch.estimator import TorchEstimator
 from spark_hvd.torch.model import TorchPredictor, outputs_of
+from spark_hvd.torch.trial import try_batch
 from spark_hvd.torch.weights import save_weights
 
 
@@ -106,14 +107,12 @@ BATCH = {"v": np.ones((4, 3), np.float32), "y": np.ones(4, np.float32)}
 
 
 def trial(model: torch.nn.Module, loss: Any = None, metrics: Any = None, batch: Any = None) -> tuple[int, ...]:
-    return try_batch(model.eval(), loss or torch.nn.MSELoss(), metrics or {}, batch or BATCH, ["v"], "y")
+    return try_batch(model.eval(), loss or torch.nn.MSELoss(), metrics or {}, batch or BATCH, ["v"], "y").output_shape
 
 
 def test_a_trial_gives_the_shape_of_a_row() -> None:
     assert trial(Net(3, 1)) == (1,)
-    assert (
-        trial(torch.nn.Sequential(Net(3, 2), torch.nn.Flatten(0)), batch={**BATCH, "y": np.ones(8, np.float32)}) == ()
-    )
+    assert trial(torch.nn.Sequential(Net(3, 1), torch.nn.Flatten(0))) == ()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,10 @@ def test_a_trial_gives_the_shape_of_a_row() -> None:
     [
         (Net(2, 1), r"'v' \(4, 3\) float32.*Net.forward says: RuntimeError"),
         (torch.nn.Bilinear(3, 3, 1), r"called with 1 arguments"),
-        (torch.nn.Flatten(0), r"expected a tensor of shape \(4, \.\.\.\).*found a tensor of shape \(12,\)"),
+        (
+            torch.nn.Sequential(Net(3, 3), torch.nn.Flatten(0)),
+            r"expected a tensor of shape \(4, \.\.\.\).*found a tensor of shape \(12,\)",
+        ),
         (torch.nn.LSTM(3, 2), r"found tuple"),
         (Net(3, 2), r"MSELoss.*output \(4, 2\)"),
     ],
@@ -134,6 +136,85 @@ def test_a_model_that_does_not_fit_names_the_columns(model: torch.nn.Module, mes
 def test_a_loss_without_a_gradient_is_found() -> None:
     with pytest.raises(DataError, match="loss does not take"):
         trial(Net(3, 1), loss=lambda output, label: (output - label).detach().mean())
+
+
+class Shaped(torch.nn.Linear):
+    """A linear model whose output goes through ``shape``."""
+
+    def __init__(self, shape: Any, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.shape = shape
+
+    def forward(self, column: torch.Tensor) -> torch.Tensor:
+        return self.shape(super().forward(column))
+
+
+def test_an_output_without_a_row_for_a_single_row_is_found() -> None:
+    with pytest.raises(DataError, match=r"With 1 row the model's output has shape \(\): expected \(1,\).*squeeze\(1\)"):
+        trial(Shaped(torch.Tensor.squeeze, 3, 1))
+    with pytest.raises(DataError, match=r"found a tensor of shape \(\).*squeeze\(1\)"):
+        trial(Shaped(torch.Tensor.squeeze, 3, 1), batch={name: array[:1] for name, array in BATCH.items()})
+    assert trial(Shaped(lambda output: output.squeeze(1), 3, 1)) == ()
+
+
+def test_layers_that_need_a_batch_are_named() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3, track_running_stats=False), Net(3, 1))
+    found = try_batch(model.eval(), torch.nn.MSELoss(), {}, BATCH, ["v"], "y")
+    assert found.output_shape == (1,)
+    assert "'0' normalises by the batch alone: make it with track_running_stats=True" in found.alone
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), Net(3, 1))
+    assert try_batch(model.eval(), torch.nn.MSELoss(), {}, BATCH, ["v"], "y").alone == ""
+
+
+def test_a_model_with_nothing_to_train() -> None:
+    with pytest.raises(ConfigError, match="found 2 parameters, all frozen"):
+        trial(Net(3, 1).requires_grad_(False))
+    with pytest.raises(ConfigError, match="a model without parameters"):
+        trial(torch.nn.Flatten())
+
+
+def test_a_sparse_gradient_is_found() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=True), torch.nn.Flatten(), torch.nn.Linear(6, 1))
+    batch = {"v": np.ones((4, 3), np.int64), "y": np.ones(4, np.float32)}
+    with pytest.raises(ConfigError, match=r"gradient of '0\.weight' is sparse.*sparse=False"):
+        trial(model, batch=batch)
+
+
+DOUBLE = {"v": np.ones((4, 3)), "y": np.ones(4)}
+
+
+def test_a_column_of_another_float_type_is_told_how_to_cast() -> None:
+    with pytest.raises(DataError, match="Column 'v' is float64, the model's parameters are float32") as caught:
+        trial(Net(3, 1), batch=DOUBLE)
+    for advice in ("df['v'].cast('array<float>')", "vector_to_array('v', 'float32')", "model.double()"):
+        assert advice in str(caught.value)
+    with pytest.raises(
+        DataError, match=r"Column 'y' is float64, the model's output is float32.*df\['y'\].cast\('float'\)"
+    ):
+        trial(Net(3, 1), loss=torch.nn.HuberLoss(), batch={**BATCH, "y": np.ones(4)})
+    assert trial(Net(3, 1).double(), batch=DOUBLE) == (1,)
+    # Where a cast would not help nothing is said of it.
+    with pytest.raises(DataError) as caught:
+        trial(Net(2, 1), batch=DOUBLE)
+    assert "cast" not in str(caught.value)
+    # Integers are not cast either: 0 and 1 are no floats to this loss.
+    with pytest.raises(DataError, match=r"Column 'y' is int64.*df\['y'\].cast\('float'\)"):
+        trial(Net(3, 1), loss=torch.nn.BCEWithLogitsLoss(), batch={**BATCH, "y": np.ones(4, np.int64)})
+
+
+@pytest.mark.parametrize(("name", "value"), [("optimizer", "adam"), ("optimizer", 0.1), ("model", "net"), ("model", 3)])
+def test_parts_of_another_kind_are_refused_when_set(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: expected a torch\."):
+        TorchEstimator(**{name: value})
+    assert getattr(TorchEstimator(**{name: None}), f"get{name.title()}")() is None
+
+
+def test_a_run_whose_folder_is_gone(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    predictor = fitted(store, Net(3, 1), Net(3, 1))
+    store.delete(layout.weights("run"))
+    with pytest.raises(ConfigError, match=r"run 'run': expected its model in .*weights.*keep it, or fit again"):
+        predictor.load()
 
 
 def test_a_batchnorm_model_can_be_tried_on_one_row() -> None:

@@ -52,6 +52,19 @@ def test_a_scalar_becomes_the_dtype_of_training() -> None:
     assert got.shape == (2,)
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**40])
+def test_an_integer_that_does_not_fit_the_dtype_of_training_is_named(value: int) -> None:
+    column = ColumnSpec("n", "int32", (), "int")
+    with pytest.raises(DataError, match=rf"column 'n': expected integers from -2147483648 .*int32.*found {value}"):
+        to_array(column, pd.Series([1, value, 3], dtype="int64"))
+    with pytest.raises(DataError, match=rf"column 'n': .*found {value}"):
+        to_array(ColumnSpec("n", "int32", (2,)), pd.Series([np.array([1, 2]), np.array([value, 0])]))
+    got = to_array(column, pd.Series([-(2**31), 2**31 - 1], dtype="int64"))
+    assert got.dtype == np.int32
+    assert got.tolist() == [-(2**31), 2**31 - 1]
+    assert len(to_array(column, pd.Series([], dtype="int64"))) == 0
+
+
 def test_nested_arrays_become_one_array() -> None:
     row = np.array([np.array([1.0, 2.0]), np.array([3.0, 4.0])], dtype=object)
     got = to_array(ColumnSpec("v", "float32", (2, 2)), pd.Series([row, row, row]))

@@ -119,6 +119,14 @@ def test_one_row_of_a_longer_batch_does_not_reach_batch_norm() -> None:
         alone.train_step(batch(1))
 
 
+def test_a_loss_that_broadcasts_is_an_error_in_the_first_step() -> None:
+    def mine(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(output, label)
+
+    with pytest.raises(DataError, match="would be broadcast"):
+        adapter(lambda: torch.nn.Linear(3, 4), loss=mine).train_step(batch(4))
+
+
 def test_what_does_not_fit_is_said_before_training() -> None:
     with pytest.raises(ConfigError, match="label_cols: expected one column"):
         adapter(label_cols=("y", "z"))

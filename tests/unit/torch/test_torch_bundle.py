@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +45,18 @@ def test_factories(make: Callable[..., torch.optim.Optimizer]) -> None:
     model, optimizer = bundle.build()
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+
+
+def test_a_module_that_is_not_there_is_told_how_to_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_the_script.py").write_text("import torch\nclass Net(torch.nn.Linear):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("beside_the_script")
+    data = bundle(model=module.Net(2, 1)).to_bytes()
+    assert type(TorchBundle.from_bytes(data).model) is module.Net
+    for gone in (None, type(module)("beside_the_script")):
+        monkeypatch.setitem(sys.modules, "beside_the_script", gone)
+        with pytest.raises(ConfigError, match=r"beside_the_script.*addArtifacts.*register_pickle_by_value"):
+            TorchBundle.from_bytes(data)
 
 
 def bundle(**parts: Any) -> TorchBundle:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from spark_hvd.errors import ConfigError, DataError
-from spark_hvd.torch.step import align, inputs_of, mean_loss, running_statistics, to_tensor
+from spark_hvd.torch.step import align, inputs_of, mean_loss, running_statistics, strict_shapes, to_tensor
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -33,7 +36,6 @@ def test_columns_keep_dtype_and_are_not_copied_unless_read_only() -> None:
         (ones(4), ones(4, 1), ((4,), (4,))),
         (ones(4, 1), ones(4, 1), ((4, 1), (4, 1))),
         (ones(1, 1), ones(1), ((1,), (1,))),
-        (ones(4, 3), ones(4, dtype=torch.int64), ((4, 3), (4,))),
         (ones(4, 1), ones(4, dtype=torch.int64), ((4,), (4,))),
     ],
 )
@@ -48,6 +50,41 @@ def test_shapes_that_do_not_fit_are_an_error_for_losses_of_torch_only() -> None:
             align(output, label, torch.nn.L1Loss())
         align(output, label, lambda o, t: o)
     assert align((ones(4, 2), 1), ones(4), torch.nn.MSELoss())[0][1] == 1
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        torch.nn.MSELoss(), torch.nn.SmoothL1Loss(), torch.nn.HuberLoss(), torch.nn.BCELoss(),
+        torch.nn.PoissonNLLLoss(), functional.mse_loss, functional.l1_loss, functional.huber_loss,
+        partial(functional.smooth_l1_loss, beta=0.5), functional.binary_cross_entropy_with_logits,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_elementwise_losses_need_one_shape_whatever_the_label_is(loss: Any, dtype: torch.dtype) -> None:
+    for output in (ones(4, 4), ones(4, 1, 1), ones(4, 3)):
+        with pytest.raises(DataError, match=r"_?[lL]oss|cross_entropy.*output \(4.*label \(4,\)"):
+            align(output, ones(4, dtype=dtype), loss)
+    assert align(ones(4, 1), ones(4, dtype=dtype), loss)[0].shape == (4,)
+
+
+def test_classes_by_index_are_no_broadcast() -> None:
+    label = ones(4, dtype=torch.int64)
+    for loss in (torch.nn.CrossEntropyLoss(), torch.nn.NLLLoss(), torch.nn.MultiMarginLoss(), functional.cross_entropy):
+        assert align(ones(4, 3), label, loss)[0].shape == (4, 3)
+
+
+def test_a_loss_of_ones_own_that_broadcasts_is_an_error_inside() -> None:
+    def mine(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(output, label)
+
+    with (
+        pytest.raises(DataError, match=r"expected output and label of one shape.*torch.Size\(\[4\]\)"),
+        strict_shapes(),
+    ):
+        mean_loss(mine, ones(4, 4), ones(4))
+    with strict_shapes(), pytest.warns(UserWarning, match="another"):
+        warnings.warn("another warning", stacklevel=1)
 
 
 def test_the_loss_is_a_mean_over_rows() -> None:
