@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 _SCHEMA = "rank int, part int, kind string, data binary"
 _POLL_SECONDS = 0.5
 _CANCEL_SECONDS = 20.0
+_PROBE_SECONDS = 8.0
 _MANY = 1_000_000
 _LOOPBACK = "127.0.0.1"
 
@@ -74,17 +76,33 @@ def asked(spark: SparkSession) -> Cluster:
     """As :func:`cluster_of`; where the settings do not show the slots, Spark is asked with two small jobs.
 
     The default parallelism of ``spark.range`` is the number of cores, and one task tells what a task is given.
-    ConfigError, before that, on a cluster that allows no run.
+    ConfigError, before that, on a cluster that allows no run. A Spark whose slots are all taken does not answer in
+    time; then the barrier job itself has to show whether it fits.
     """
     found = cluster_of(spark)
     clusters.check_allowed(found)
     if not clusters.needs_probe(found):
         return found
+    end = time.monotonic() + _PROBE_SECONDS
+
+    def in_time() -> None:
+        if time.monotonic() > end:
+            raise _TooSlow
+
+    try:
+        probe = SparkJob(spark, f"spark-hvd-probe-{uuid.uuid4().hex}", lambda: _probe(spark)).run(in_time)
+    except _TooSlow:
+        logger.info("Spark did not say within %g s how many slots it has: others hold them", _PROBE_SECONDS)
+        return found
+    return dataclasses.replace(found, probe=probe)
+
+
+def _probe(spark: SparkSession) -> Probe:
     from pyspark.sql.functions import spark_partition_id
 
     cores = spark.range(_MANY).select(spark_partition_id()).distinct().count()
     cpus, gpus = spark.range(0, 1, 1, 1).mapInArrow(_look, "cpus int, gpus int").collect()[0]
-    return dataclasses.replace(found, probe=Probe(cores, cpus, gpus))
+    return Probe(cores, cpus, gpus)
 
 
 def _look(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -178,33 +196,39 @@ def _tags(spark: SparkSession) -> _Tags:
     return _Tags(spark.addTag, spark.removeTag, spark.interruptTag)
 
 
-class BarrierJob:
-    """Runs all slots of a run at once as one Spark job, in a thread, so that the caller can watch, poll and cancel.
+class _TooSlow(Exception):
+    """A probe that did not end in time; never leaves this module."""
+
+
+class SparkJob:
+    """Runs an action of Spark in a thread, so that the caller can watch, poll and cancel.
 
     Parameters
     ----------
     spark
         The session.
-    task
-        Goes to every slot; ``task.name`` is the job's tag.
+    name
+        Unique; the tag of its jobs.
+    action
+        Starts the jobs and returns what they bring.
     """
 
-    def __init__(self, spark: SparkSession, task: SlotTask) -> None:
-        self._spark, self._task = spark, task
-        self._size = -(-task.spec.num_proc // task.per_slot)
-        self._rows: list[Row] = []
+    def __init__(self, spark: SparkSession, name: str, action: Callable[[], Any]) -> None:
+        self._spark, self._name, self._action = spark, name, action
+        self._result: Any = None
         self._error: BaseException | None = None
         self._done = threading.Event()
 
-    def run(self, on_poll: Callable[[], None]) -> list[Row]:
-        """Rows of all slots. ``on_poll`` is called in this thread about twice a second; what it raises, also Ctrl-C,
-        cancels the job and is raised here once the job has ended."""
+    def run(self, on_poll: Callable[[], None]) -> Any:
+        """What the action returned. ``on_poll`` is called in this thread about twice a second; what it raises, also
+        Ctrl-C, cancels the jobs and is raised here once they have ended."""
         from pyspark import InheritableThread
 
         if is_classic(self._spark):
-            thread = InheritableThread(target=self._collect)
+            # It inherits job groups and job tags of the caller's thread.
+            thread = InheritableThread(target=self._work)
         else:
-            thread = InheritableThread(target=self._collect, session=self._spark)
+            thread = InheritableThread(target=self._work, session=self._spark)
         thread.daemon = True
         thread.start()
         try:
@@ -219,40 +243,46 @@ class BarrierJob:
                 thread.join(_CANCEL_SECONDS)
         if self._error is not None:
             raise translate(self._error) from self._error
-        return self._rows
+        return self._result
 
     def cancel(self) -> None:
-        """Cancel the job and wait until it has ended, at most 20 s."""
+        """Cancel the jobs and wait until they have ended, at most 20 s."""
         end = time.monotonic() + _CANCEL_SECONDS
         while not self._done.is_set() and time.monotonic() < end:
             try:
-                _tags(self._spark).cancel(self._task.name)
+                _tags(self._spark).cancel(self._name)
             except Exception:
-                logger.warning("could not cancel the barrier job %s", self._task.name, exc_info=True)
+                logger.warning("could not cancel the Spark job %s", self._name, exc_info=True)
             self._done.wait(1.0)
         if not self._done.is_set():
-            logger.warning(
-                "the barrier job %s still runs %g s after it was cancelled", self._task.name, _CANCEL_SECONDS
-            )
+            logger.warning("the Spark job %s still runs %g s after it was cancelled", self._name, _CANCEL_SECONDS)
 
-    def _collect(self) -> None:
-        task = self._task
-
-        def body(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-            yield from run_task(batches, task)
-
+    def _work(self) -> None:
         try:
             tags = _tags(self._spark)
-            tags.add(task.name)
+            tags.add(self._name)
             try:
-                frame = self._spark.range(0, self._size, 1, self._size).mapInArrow(body, _SCHEMA, barrier=True)
-                self._rows = [Row(r.rank, r.part, r.kind, bytes(r.data)) for r in frame.collect()]
+                self._result = self._action()
             finally:
-                tags.remove(task.name)
+                tags.remove(self._name)
         except BaseException as e:
             self._error = e
         finally:
             self._done.set()
+
+
+def barrier_job(spark: SparkSession, task: SlotTask) -> SparkJob:
+    """All slots of a run at once as one Spark job; its result is their rows."""
+    size = -(-task.spec.num_proc // task.per_slot)
+
+    def body(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        yield from run_task(batches, task)
+
+    def collect() -> list[Row]:
+        frame = spark.range(0, size, 1, size).mapInArrow(body, _SCHEMA, barrier=True)
+        return [Row(r.rank, r.part, r.kind, bytes(r.data)) for r in frame.collect()]
+
+    return SparkJob(spark, task.name, collect)
 
 
 def run_task(batches: Iterable[pyarrow.RecordBatch], task: SlotTask) -> Iterator[pyarrow.RecordBatch]:

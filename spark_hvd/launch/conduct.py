@@ -95,6 +95,13 @@ def conduct(
     ConfigError, TrainerError, LaunchError
         As ``run.run``.
     """
+    strange = [
+        f"{name!r}: {value!r}"
+        for name, value in spec.env.items()
+        if not (isinstance(name, str) and isinstance(value, str))
+    ]
+    if strange:
+        raise ConfigError(f"env: expected names and values that are strings, found {', '.join(strange)}")
     if spec.num_proc < 1:
         raise ConfigError(f"num_proc={spec.num_proc}: expected 1 or more trainers")
     try:

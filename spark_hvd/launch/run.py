@@ -64,7 +64,7 @@ class Call:
             payload=payload,
             store_url=store.url if isinstance(store, Store) else store,
             secrets={"storage_options": store.storage_options} if isinstance(store, Store) else {},
-            env={str(name): str(value) for name, value in (self.env or {}).items()},
+            env=dict(self.env or {}),
             start_timeout=START_TIMEOUT.get() if self.start_timeout is None else self.start_timeout,
             timeout=self.timeout,
             verbose=self.verbose,
@@ -207,7 +207,7 @@ def launch(
 
     spark = spark or barrier.active_session()
     ground = barrier.ground(spark, spec)
-    return conduct(spec, ground, lambda task: barrier.BarrierJob(spark, task), on_poll, on_output)
+    return conduct(spec, ground, lambda task: barrier.barrier_job(spark, task), on_poll, on_output)
 
 
 def on_spark(call: Call, printer: Callable[[Line], None]) -> list[Any]:

@@ -122,7 +122,7 @@ class Trainer:
                 return TrainerState(self.rank, pulse.FAILED, time=time.time())
             puts = self._pmi.pending()
             return TrainerState(self.rank, passed=self._pmi.passed, waits=puts is not None, puts=puts or {})
-        if ended.exit_code == 0 and self.result() is not None:
+        if ended.exit_code == 0 and child.read_result(self._work) is not None:
             return TrainerState(self.rank, pulse.ENDED, passed=self._pmi.passed)
         self._failure = child.read_failure(self._work)
         if self._failure is None and ended.exit_code == 0:
@@ -160,7 +160,7 @@ class Trainer:
         return left
 
     def result(self) -> Path | None:
-        """File with what the target returned; None when it has not returned."""
+        """File with what the target returned; None when there is none."""
         return child.read_result(self._work)
 
     def failure(self, place: Place) -> TrainerFailure:

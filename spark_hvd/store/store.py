@@ -135,7 +135,7 @@ class Store:
         self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
         self.filesystem.invalidate_cache()
         try:
-            if self._protocol == "file":
+            if self._location.protocol == "file":
                 with open(target, "xb") as file:
                     file.write(token)
             else:

@@ -22,11 +22,8 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
     [
         ("Job aborted: Could not recover from a failed barrier ResultStage. Most recent", LostSlot, "A slot was lost"),
         (WORKER.format("ModuleNotFoundError: No module named 'fsspec'"), LaunchError, "lacks a module: ModuleNotFound"),
-        (
-            WORKER.format("TypeError: expected str, not int"),
-            LaunchError,
-            "Spark's Python worker: TypeError: expected str",
-        ),
+        (WORKER.format("TypeError: expected str, not int"), LaunchError, "Spark's Python worker: TypeError: expected"),
+        (WORKER.format("pyspark.errors.exceptions.base.PySparkRuntimeError: [X] v"), LaunchError, "worker: pyspark."),
         ("results of 2 tasks is bigger than spark.driver.maxResultSize", LaunchError, "Give run() a store"),
         ("Barrier execution mode does not support dynamic resource allocation for now", ConfigError, "enabled=false"),
         ("Job 3 cancelled part of cancelled job tags", RunCancelled, "was cancelled"),
