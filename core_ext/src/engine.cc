@@ -392,9 +392,13 @@ Status Engine::Shutdown(double timeout, bool abort) {
 }
 
 void Engine::TellFailure(const Status& failure) {
+  // Ranks of one host read it from each other's pages. A message to a rank that is dead may even crash this one: UCX
+  // connects with the first message, and does not survive a peer that is gone.
+  if (bell().reaches_all()) return;
   const Bytes packed = PackFailure(failure);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || !control_->Send(peer, packed).ok()) continue;
+    const bool dead = std::find(failure.ranks.begin(), failure.ranks.end(), peer) != failure.ranks.end();
+    if (peer == rank_ || dead || !control_->Send(peer, packed).ok()) continue;
     bell().RingPeer(peer);
   }
   FlushControl(0.05);

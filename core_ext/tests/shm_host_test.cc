@@ -1,14 +1,20 @@
 // Who shares memory, who lives, how ranks wake each other, and what happens when there is no memory.
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "check.h"
 #include "shm_world.h"
@@ -58,6 +64,40 @@ int64_t OpenDescriptors() {
   return count;
 }
 
+// Puts the calling rank's body into process and mount namespaces of its own, as a container does. False: not allowed.
+bool RunIsolated(const std::function<void()>& body, std::string* failure) {
+  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return false;
+  int result[2];
+  CHECK_EQUAL(pipe(result), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::string text;
+    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+      text = "mount failed";
+    }
+    try {
+      if (text.empty()) body();
+    } catch (const std::exception& e) {
+      text = e.what();
+    }
+    if (write(result[1], text.data(), text.size()) < 0) _exit(1);
+    _exit(0);
+  }
+  close(result[1]);
+  char text[512];
+  for (ssize_t n; (n = read(result[0], text, sizeof text)) > 0;) failure->append(text, static_cast<size_t>(n));
+  close(result[0]);
+  waitpid(child, nullptr, 0);
+  return true;
+}
+
+// Kills needed now and in a soak test: KILLS=1000.
+int Kills() {
+  const char* asked = getenv("KILLS");
+  return asked != nullptr ? atoi(asked) : 50;
+}
+
 }  // namespace
 
 TEST(hosts_are_groups_that_all_reach_each_other) {
@@ -98,6 +138,30 @@ TEST(host_probe_needs_the_very_memory) {
   CHECK(!SharedMemory::Open(other, &opened).ok());
   other.pid = 1 << 29;
   CHECK(!SharedMemory::Open(other, &opened).ok());
+}
+
+// Two containers: each rank is process 1 there, with the same descriptors.
+TEST(isolated_ranks_are_not_on_one_host) {
+  RunProcesses(2, [](ShmRank& me) {
+    std::string failure;
+    const bool allowed = RunIsolated(
+        [&] {
+          ShmProvider provider(std::make_shared<Segments>(), 60, [&](const std::string& text) { me.note = text; });
+          CHECK_EQUAL(getpid(), 1);
+          CHECK_OK(provider.Open(All(me), me.exchange, &me.transport));
+          CHECK(!me.transport);
+          CHECK_EQUAL(provider.host()->hosts().size(), 2u);
+          CHECK_EQUAL(provider.host()->cross_rank(), me.rank);
+          CHECK_EQUAL(provider.host()->cross_size(), 2);
+          CHECK_OK(provider.Check(Clock::now()));
+          // Nobody ends while the other may still look.
+          std::vector<std::string> all;
+          CHECK_OK(me.exchange("", &all));
+        },
+        &failure);
+    if (!allowed) std::fprintf(stderr, "  (not root: ranks were not isolated)\n");
+    if (!failure.empty()) throw std::runtime_error(failure);
+  });
 }
 
 TEST(host_without_memory_is_alone_and_says_why) {
@@ -175,6 +239,47 @@ TEST(killed_rank_is_noticed_and_named) {
         me.provider->Farewell(Status::Ok());
       },
       1);
+}
+
+// Whatever collective a rank is in when it dies, the others end with its name, and soon.
+TEST(ranks_killed_at_random_moments) {
+  for (int number = 0; number < Kills(); ++number) {
+    const int victim = number % 3;
+    RunProcesses(
+        3,
+        [&](ShmRank& me) {
+          std::mt19937 random(static_cast<unsigned>(number));
+          const auto delay = static_cast<useconds_t>(random() % 8000);
+          me.Open();
+          if (me.rank == victim) {
+            std::thread([delay] {
+              usleep(delay);
+              kill(getpid(), SIGKILL);
+            }).detach();
+          }
+          std::vector<float> ordinary(70000);
+          void* own = nullptr;
+          CHECK_OK(me.segments->Allocate(70000 * 4, &own));
+          std::string cause;
+          TimePoint began;
+          while (cause.empty()) {
+            began = Clock::now();
+            Collective c;
+            c.kind = Kind::kAllreduce;
+            void* data = random() % 2 ? own : ordinary.data();
+            c.spans = {{data, data, static_cast<int64_t>(random() % 70000)}};
+            try {
+              me.Run(c);
+            } catch (const std::exception& e) {
+              cause = e.what();
+            }
+          }
+          CHECK_CONTAINS(cause, "rank " + std::to_string(victim) + " has ended");
+          CHECK(Clock::now() - began < std::chrono::seconds(5));
+          me.provider->Farewell(Status::Ok());
+        },
+        victim);
+  }
 }
 
 // A child that a rank forked lives on and holds all that a fork inherits; the rank is dead all the same.

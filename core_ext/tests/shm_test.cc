@@ -1,4 +1,7 @@
 // Shared memory between ranks: each collective against plain arithmetic, with ranks as processes and as threads.
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -227,6 +230,30 @@ void Everything(ShmRank& me) {
 }
 
 }  // namespace
+
+// Ranks that rest at any place of the protocol, with so few and small slots that everybody waits for everybody.
+TEST(shm_collectives_of_ranks_that_dawdle) {
+  RunProcesses(3, [](ShmRank& me) {
+    ArenaOptions options;
+    options.chunk_bytes = 4096;
+    options.least_part_bytes = 64;
+    options.small_bytes = 512;
+    options.slots = 2;
+    me.Open(options);
+    auto random = std::make_shared<std::mt19937>(static_cast<unsigned>(me.rank) + 100);
+    me.disturb = [random] {
+      const unsigned draw = (*random)() % 200;
+      if (draw == 0) usleep(300);
+      if (draw < 20) sched_yield();
+    };
+    MixedMemory(me);
+    FusedTensors(me, false);
+    FusedTensors(me, true);
+    Streams(me);
+    Alltoall(me);
+    Reducescatter(me);
+  });
+}
 
 TEST(shm_collectives_of_one_process) { RunProcesses(1, Everything); }
 TEST(shm_collectives_of_two_processes) { RunProcesses(2, Everything); }

@@ -100,6 +100,7 @@ void ShmRank::Drive(Operation* operation, double timeout) {
   const TimePoint begin = Clock::now();
   TimePoint moved_at = begin;
   for (;;) {
+    if (disturb) disturb();
     const uint32_t seen = bell->Look();
     bool moved = false, done = false;
     CHECK_OK(operation->Advance(&moved, &done));
@@ -112,7 +113,7 @@ void ShmRank::Drive(Operation* operation, double timeout) {
     }
     if (provider) CHECK_OK(provider->Check(now));
     if (now - begin > ToDuration(timeout)) throw std::runtime_error("stuck; missing " + RankList(operation->Missing()));
-    bell->Sleep(seen, std::chrono::milliseconds(100));
+    bell->Sleep(seen, std::chrono::milliseconds(20));
   }
 }
 

@@ -22,6 +22,7 @@ struct ShmRank {
   std::unique_ptr<Consent> consent;
   std::string note;
   int64_t sequence = 0;
+  std::function<void()> disturb;  // called before each look
   double heartbeat_timeout = 60;
 
   // Opens everything; fails the test unless the ranks share one host.

@@ -496,6 +496,14 @@ class Mpi:
         reaching = [h for h in hosts if leaders.count(h) > local_rank]
         return World(comm.Get_rank(), comm.Get_size(), local_rank, local_size, reaching.index(mine), len(reaching))
 
+    def forget_segments(self) -> None:
+        """Remove the names of MPICH's shared memory, so that nothing is left behind however this process ends.
+
+        To be called when all ranks of the host have initialized MPI: they have mapped it by then, and need no name.
+        """
+        for path in set(re.findall(r"/dev/shm/mpich_shm_\S+$", Path("/proc/self/maps").read_text(), re.MULTILINE)):
+            Path(path).unlink(missing_ok=True)
+
     def finalize(self) -> None:
         """MPI_Finalize, if this class initialized MPI. After all ranks agreed, never before."""
         if self._started_here and not self._module.Is_finalized():

@@ -72,6 +72,8 @@ def init(comm: Any = None, process_sets: Sequence[Sequence[int]] = ()) -> Commun
             world = _world(mpi, used, launched_by_us=comm is None and settings.SIZE.get() > 0)
             check = comm is None
         engine = Engine(*library.create_engine(world, used, check_world=check))
+        if mpi is not None:
+            mpi.forget_segments()
         communicator = Communicator(engine)
         try:
             _start_timeline(communicator)

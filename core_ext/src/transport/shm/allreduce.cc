@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace spark_hvd {
 namespace {
@@ -136,7 +137,15 @@ Status LargeAllreduce::ReduceShare() {
     }
     if (status.ok()) Reduce(tensors.data(), ranks, tensors.data(), ranks, count, arithmetic_);
   });
-  return status;
+  if (status.ok()) return status;
+  // The descriptors of a peer that is killed go a moment before it counts as ended: that is what to tell.
+  constexpr double kLong = 1e9;
+  Status peers;
+  for (int i = 0; i < 200 && peers.ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(i == 0 ? 0 : 1));
+    peers = arena_->host()->CheckPeers(Clock::now(), kLong);
+  }
+  return peers.ok() ? status : peers;
 }
 
 Status LargeAllreduce::Advance(bool* moved, bool* done) {
