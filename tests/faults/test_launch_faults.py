@@ -258,9 +258,8 @@ def test_cancelling_the_users_own_tag_ends_everything(scene: Scene, spark: Any) 
     assert scene.seconds_until_clean() < GONE_SECONDS
 
 
+@pytest.mark.skipif(clusters.mode() == "connect", reason="Spark Connect has no job groups")
 def test_cancelling_the_job_group_ends_everything(scene: Scene, spark: Any) -> None:
-    if clusters.mode() == "connect":
-        pytest.skip("Spark Connect has no job groups")
     context = spark.sparkContext
     context.setJobGroup("mine", "a run", interruptOnCancel=True)
     try:

@@ -46,10 +46,10 @@ def reduce_much() -> dict[str, Any]:
 
 
 def test_trainers_know_who_shares_a_host_and_listen_only_where_they_must(spark: Any) -> None:
-    # The namespaces are on one machine: MPI must not find that out and go through its memory.
-    seen = spark_hvd.run(reduce_much, num_proc=2, env={"UCX_TLS": "tcp,self"})
-    assert [s["sum"] for s in seen] == [3.0, 3.0]
     hosts = 2 if clusters.mode() == "standalone" else 1
+    # The namespaces are on one machine: MPI must not find that out and go through its memory.
+    seen = spark_hvd.run(reduce_much, num_proc=2, env={"UCX_TLS": "tcp,self"} if hosts == 2 else None)
+    assert [s["sum"] for s in seen] == [3.0, 3.0]
     assert len({s["net"] for s in seen}) == hosts
     assert [s["SPARK_HVD_CROSS_SIZE"] for s in seen] == [str(hosts)] * 2
     assert [s["SPARK_HVD_LOCAL_SIZE"] for s in seen] == [str(2 // hosts)] * 2
