@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from harness import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def test_cpp() -> None:

@@ -19,6 +19,8 @@ from spark_hvd import core
 from spark_hvd.errors import CommError, ConfigError
 from spark_hvd.settings import PMI_SIZE, child_environment, set_for_process
 
+pytestmark = pytest.mark.slow
+
 
 def late() -> tuple[str, tuple[int, ...]]:
     c = core.init()

@@ -10,6 +10,8 @@ from harness import ROOT
 
 from spark_hvd.settings import child_environment
 
+pytestmark = pytest.mark.slow
+
 
 def kill(rounds: int, seed: int, timeout: float) -> None:
     path = ROOT / "tests/ranks/killing.py"

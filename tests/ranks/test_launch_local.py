@@ -23,6 +23,8 @@ from pathlib import Path
 import beside
 import spark_hvd
 from spark_hvd import core
+
+pytestmark = pytest.mark.slow
 world = core.init()
 print(f"rank {world.rank} of {world.size}", sys.argv[1:], beside.WORD, Path(__file__).name, __name__)
 if "--fail" in sys.argv and world.rank == 1 and spark_hvd.attempt() < 1:
