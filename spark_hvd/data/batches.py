@@ -23,7 +23,7 @@ Columns = Mapping[str, np.ndarray]
 ENGINES = ("auto", "petastorm", "arrow")
 POOLS = ("thread", "process", "dummy")
 # Bytes of batch memory that are decoded at once: with shuffle this is the buffer in which rows are mixed.
-SHUFFLE_BYTES = 32 << 20
+SHUFFLE_BYTES = 64 << 20
 ORDERED_BYTES = 8 << 20
 
 
@@ -128,7 +128,7 @@ class ReaderOptions:
     prefetch
         Blocks that a thread reads ahead; 0: no thread.
     buffer_bytes
-        Bytes of a block, which is the shuffle buffer; None: 32 MiB with shuffle, else 8 MiB.
+        Bytes of a block, which is the shuffle buffer; None: 64 MiB with shuffle, else 8 MiB.
     transform
         ``columns -> columns``: called in the reading thread with every batch that has rows (name -> array), returns
         the columns that the batch shall have, as many rows of each.
@@ -144,7 +144,7 @@ class ReaderOptions:
     layout: str | None = None
     drop_last: bool = False
     engine: str = "auto"
-    prefetch: int = 2
+    prefetch: int = 1
     buffer_bytes: int | None = None
     transform: Callable[[Columns], Columns] | None = None
     petastorm: PetastormOptions = dataclasses.field(default_factory=PetastormOptions)

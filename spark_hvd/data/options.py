@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_hvd.errors import ConfigError
 
-ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_BYTES = 4 << 20
 """Small row groups let a reader's shuffle buffer mix many of them; larger ones hardly read faster."""
 
 Scalar = bool | int | float | str | bytes

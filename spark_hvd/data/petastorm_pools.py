@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import queue
+import threading
 import time
 from typing import Any
 
@@ -15,7 +17,6 @@ from spark_hvd.data import petastorm_repair
 from spark_hvd.errors import HorovodError
 
 _pool: Any = petastorm_repair.load("petastorm.workers_pool")
-_thread_pool: Any = petastorm_repair.load("petastorm.workers_pool.thread_pool")
 _process_pool: Any = petastorm_repair.load("petastorm.workers_pool.process_pool")
 _dummy_pool: Any = petastorm_repair.load("petastorm.workers_pool.dummy_pool")
 _tables: Any = petastorm_repair.load("petastorm.reader_impl.arrow_table_serializer")
@@ -23,74 +24,85 @@ _tables: Any = petastorm_repair.load("petastorm.reader_impl.arrow_table_serializ
 END_SECONDS = 10.0
 """How long a worker that was told to end may take."""
 _POLL_MILLISECONDS = 200
+_END = object()
 _log = logging.getLogger(__name__)
 
 
 def make(kind: str, workers: int) -> Any:
     """A pool of ``kind`` ``"thread"``, ``"process"`` or ``"dummy"``."""
     if kind == "thread":
-        return _Threads(workers)
+        return Threads(workers)
     if kind == "process":
         return _Processes(workers, _tables.ArrowTableSerializer())
     return _dummy_pool.DummyPool()
 
 
-class _Thread(_thread_pool.WorkerThread):  # type: ignore[misc]
-    """Waits for work without a time limit; None ends it. Petastorm's own asks a thousand times a second."""
+class Threads:
+    """Threads that sleep while there is nothing to do. What Petastorm asks of a pool, and no more.
 
-    def run(self) -> None:
-        """Work until the pool stops."""
-        while not self._stop_event.is_set():
-            item = self._ventilator_queue.get()
-            if item is None:
-                break
-            args, named = item
-            try:
-                self._worker_impl.process(*args, **named)
-            except Exception as e:
-                self._results_queue.put(e)
-                break
-            self._results_queue.put(_pool.VentilatedItemProcessedMessage())
-
-
-class _Threads(_thread_pool.ThreadPool):  # type: ignore[misc]
-    """Petastorm's thread pool with workers that sleep. Its queue of results is bounded by what is handed out."""
+    Petastorm's own polls a thousand times a second, may take "nothing handed out yet" for the end, and differs from
+    release to release. How many items are under way is bounded by who hands them out.
+    """
 
     def __init__(self, workers: int) -> None:
-        super().__init__(workers, 0)
+        self.workers_count = workers
+        self._items: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
 
     def start(self, worker_class: Any, worker_args: Any = None, ventilator: Any = None) -> None:
-        """Start the threads."""
-        queue = _thread_pool.queue
-        self._ventilator_queue, self._results_queue = queue.Queue(), queue.Queue()
-        self._workers = [
-            _Thread(
-                worker_class(number, self._results_queue.put, worker_args),
-                self._stop_event,
-                self._ventilator_queue,
-                self._results_queue,
+        """Start the threads, each with a worker of its own."""
+        for number in range(self.workers_count):
+            worker = worker_class(number, self._results.put, worker_args)
+            thread = threading.Thread(
+                target=self._work, args=(worker,), name=f"spark-hvd-petastorm-{number}", daemon=True
             )
-            for number in range(self.workers_count)
-        ]
-        for worker in self._workers:
-            worker.daemon = True
-            worker.start()
-        self._ventilator = ventilator
+            self._threads.append(thread)
+            thread.start()
         ventilator.start()
 
+    def ventilate(self, *args: Any, **named: Any) -> None:
+        """Hand an item to the first free worker."""
+        self._items.put((args, named))
+
+    def get_results(self) -> Any:
+        """The next result in order of completion; a worker's error is raised here."""
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        if result is _END:
+            raise _pool.EmptyResultError
+        return result
+
     def stop(self) -> None:
-        """Tell the threads to end."""
-        super().stop()
-        for _ in self._workers:
-            self._ventilator_queue.put(None)
+        """Tell the threads, and who waits for a result, to end."""
+        self._stopped = True
+        for _ in self._threads:
+            self._items.put(None)
+        self._results.put(_END)
 
     def join(self) -> None:
         """Wait for the threads; one that is stuck in a read is left to end when that returns."""
         end = time.monotonic() + END_SECONDS
-        for worker in self._workers:
-            worker.join(max(0.0, end - time.monotonic()))
-        if any(worker.is_alive() for worker in self._workers):
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
             _log.warning("A reading thread of Petastorm is still busy; it ends when its read returns.")
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """Results that are ready."""
+        return {"output_queue_size": self._results.qsize()}
+
+    def _work(self, worker: Any) -> None:
+        while (item := self._items.get()) is not None and not self._stopped:
+            args, named = item
+            try:
+                worker.process(*args, **named)
+            except Exception as e:
+                self._results.put(e)
+                return
 
 
 class _Processes(_process_pool.ProcessPool):  # type: ignore[misc]

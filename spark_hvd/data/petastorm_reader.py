@@ -204,7 +204,7 @@ class _PlannedReader(_reader.Reader):  # type: ignore[misc]
         self.stored_schema: Any = None
         cache = None
         if options.cache == "local-disk":
-            cache = _disk_cache.LocalDiskCache(options.cache_location, options.cache_bytes, 0)
+            cache = _disk_cache.LocalDiskCache(options.cache_location, options.cache_bytes, 0, cleanup=False)
         super().__init__(
             filesystem,
             where,

@@ -113,6 +113,10 @@ class _Overlay(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_real"], name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions of Petastorm travel to Spark's workers by value, with the modules that they use.
+        return _overlay, (self.__name__,)
+
 
 @dataclass(frozen=True)
 class _Repair:
@@ -120,11 +124,6 @@ class _Repair:
 
     names: tuple[tuple[ModuleType, dict[str, Any]], ...]
     modules: dict[str, ModuleType]
-
-    @property
-    def children(self) -> bool:
-        """Whether a new interpreter needs the repair: on old pyarrow a process pool runs without it."""
-        return bool(self.modules) or any(names for module, names in self.names if module is not pq)
 
 
 @lru_cache(maxsize=1)
@@ -215,6 +214,15 @@ def _names_in_place() -> Iterator[None]:
                     sys.modules.pop(name, None)
 
 
+def _overlay(name: str) -> ModuleType:
+    """The module ``name`` as Petastorm must see it in this process."""
+    install()
+    for real, names in _repair().names:
+        if real.__name__ == name:
+            return _Overlay(real, names)
+    return importlib.import_module(name)
+
+
 def _lay_over(module: ModuleType) -> None:
     """Give ``module`` the overlays in place of the real modules that it holds."""
     repair = _repair()
@@ -223,7 +231,7 @@ def _lay_over(module: ModuleType) -> None:
         for real, overlay in overlays:
             if value is real:
                 setattr(module, attribute, overlay)
-    if module.__name__ == "petastorm.workers_pool.process_pool" and repair.children:
+    if module.__name__ == "petastorm.workers_pool.process_pool":
         from spark_hvd.data.petastorm_child import run_in_new_process
 
         vars(module)["exec_in_new_process"] = run_in_new_process

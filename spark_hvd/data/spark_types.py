@@ -111,12 +111,12 @@ def refusal(column: str, kind: Any) -> str:
     return f"column {column!r}: expected {SUPPORTED}; found {kind.simpleString()}. To do: {advice}."
 
 
-def absence(column: str, existing: Sequence[str]) -> str:
+def absence(column: str, existing: Sequence[str], where: str = "the DataFrame") -> str:
     """That a selected column is missing, with the names nearest to it."""
     folded = {name.casefold(): name for name in existing}
     near = [folded[n] for n in difflib.get_close_matches(column.casefold(), list(folded), n=3, cutoff=0.5)]
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"It has {_listed(existing)}."
-    return f"column {column!r}: expected in the DataFrame, found none of that name. {hint}"
+    return f"column {column!r}: expected in {where}, found none of that name. {hint}"
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

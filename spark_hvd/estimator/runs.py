@@ -64,8 +64,8 @@ def check_store(store: Store | None, master: str) -> None:
 
 @contextmanager
 def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterator[Run]:
-    """The run of a fit; its prepared data is deleted at the end, whatever the end is (unless a
-    setting keeps it).
+    """The run of a fit; its prepared data is deleted at the end, whatever the end is (unless a setting keeps
+    it).
 
     Without a Store a folder that only this user may read is made. It outlives the fit, because the fitted model and
     DataFrames made by its ``transform`` read the weights from it, and is removed when the Python process ends, or at

@@ -132,6 +132,7 @@ class Store:
         believe of themselves if they write and read in turns.
         """
         target, token = self._file(path), uuid.uuid4().hex.encode()
+        self._check_mount()
         self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
         self.filesystem.invalidate_cache()
         try:

@@ -148,6 +148,24 @@ def test_the_shuffle_is_uniform_inside_a_block_and_stays_there() -> None:
     assert any(a > b for a, b in pairwise(small[:100]))
 
 
+def test_how_well_rows_that_lie_sorted_are_mixed() -> None:
+    """The figure in the docs: ten classes one after the other, 16 row groups in a buffer, batches of 256."""
+    rows, group, batch = 10_000_000, 65_536, 256
+    groups = [min(group, rows - start) for start in range(0, rows, group)]
+    starts = np.concatenate([[0], np.cumsum(groups)])
+    planned = plan(groups, size=1, rank=0, batch_size=batch, seed=1, block_rows=16 * group)
+    shares = []
+    for block in planned.blocks():
+        ids = np.concatenate(
+            [np.arange(starts[s.row_group] + s.start, starts[s.row_group] + s.stop) for s in block.slices]
+        )[block.order]
+        labels = ids[: len(ids) // batch * batch].reshape(-1, batch) * 10 // rows
+        shares += [(labels == label).mean(axis=1) for label in range(10)]
+    spread = float(np.concatenate(shares).std())
+    assert np.sqrt(0.1 * 0.9 / batch) == pytest.approx(0.019, abs=0.001), "of a perfect shuffle"
+    assert spread == pytest.approx(0.075, abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
