@@ -12,12 +12,26 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "run": "spark_hvd.launch.run",
+    "run_script": "spark_hvd.launch.run",
+    "HorovodRunner": "spark_hvd.launch.runner",
+    "attempt": "spark_hvd.launch.inside",
+    "log_to_driver": "spark_hvd.launch.inside",
     "HorovodEstimator": "spark_hvd.estimator.estimator",
     "HorovodModel": "spark_hvd.estimator.model",
     "Store": "spark_hvd.store",
 }
 
-__all__ = ["HorovodEstimator", "HorovodModel", "Store", "__version__", "run"]
+__all__ = [
+    "HorovodEstimator",
+    "HorovodModel",
+    "HorovodRunner",
+    "Store",
+    "__version__",
+    "attempt",
+    "log_to_driver",
+    "run",
+    "run_script",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,29 @@ class LaunchError(HorovodError):
     """The trainers could not be started, or the launcher itself failed."""
 
 
-class CommError(HorovodError):
+class RunCancelled(LaunchError):
+    """Somebody cancelled the run: a job group, a tag, the Spark UI."""
+
+
+class HorovodInternalError(HorovodError):
+    """Horovod's name for 'the ranks cannot go on together': what code written for elastic Horovod catches."""
+
+
+class HostsUpdatedInterrupt(HorovodError):
+    """Horovod's signal that hosts joined or left. Nothing here raises it: a run keeps its ranks (see ``max_retries``).
+
+    Parameters
+    ----------
+    skip_sync
+        Whether the state need not be sent to all ranks again.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the run have changed")
+        self.skip_sync = skip_sync
+
+
+class CommError(HorovodInternalError):
     """A collective failed.
 
     Parameters

@@ -59,9 +59,19 @@ class LaunchSpec:
     start_timeout, timeout
         Seconds until all trainers must have started; seconds that the run may take in all (None: no limit).
     output_bytes
-        How many of the latest bytes that each rank printed travel back to the driver.
+        How many bytes of each rank's lines wait at most for their way to the driver; 0: none travel.
+    output_streams
+        Which lines travel: of ``stdout``, ``stderr``, and of ``driver`` (``log_to_driver``).
     attempt
         Counts the relaunches of the run from 0.
+    modules
+        Modules that ``payload`` names: a slot where one is missing says so before any trainer is told to run.
+    nics
+        Network interfaces to choose from, by name; empty: the one on which the executor reaches the driver.
+    use_gpu
+        True: every trainer gets a GPU of its own; False: none sees a GPU; None: as Spark's task resources say.
+    per_slot
+        Trainers on each slot; None: one for each GPU of the task, one without GPUs.
     """
 
     run_id: str
@@ -75,7 +85,12 @@ class LaunchSpec:
     timeout: float | None = None
     verbose: int = 1
     output_bytes: int = 0
+    output_streams: tuple[str, ...] = ("stdout", "stderr", "driver")
     attempt: int = 0
+    modules: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    use_gpu: bool | None = None
+    per_slot: int | None = None
 
 
 @dataclass(frozen=True)

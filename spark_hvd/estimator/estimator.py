@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import sys
 import time
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from spark_hvd.estimator import params, preflight, runs
 from spark_hvd.estimator.model import Fitted, HorovodModel
 from spark_hvd.estimator.params import HorovodParams, with_params
 from spark_hvd.launch import barrier
+from spark_hvd.launch.lines import Printer
 from spark_hvd.launch.run import launch
 from spark_hvd.specs import ColumnSpec, DatasetSpec, LaunchSpec, TrainResult, TrainSpec, from_json, to_json
 from spark_hvd.store import layout
@@ -187,12 +187,8 @@ class HorovodEstimator(HorovodParams, Estimator):
             def poll() -> None:
                 follower.poll()
 
-            results = launch(spec, on_poll=poll, spark=spark, on_output=_print)
+            results = launch(spec, on_poll=poll, spark=spark, on_output=Printer())
         return from_json(TrainResult, results[0].decode())
-
-
-def _print(rank: int, stream: str, line: str) -> None:
-    print(f"[{rank}] {line}", file=sys.stdout if stream == "stdout" else sys.stderr)
 
 
 def _draw(run: runs.Run, result: TrainResult) -> None:

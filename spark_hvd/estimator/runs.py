@@ -114,10 +114,10 @@ def _reserve(store: Store, name: str) -> None:
 
 def _clean(store: Store, name: str) -> None:
     """Remove what only the fit needed. A failure is told and no more: a model, or the error of the fit, counts more."""
-    keep = settings.KEEP_INTERMEDIATE.get()
-    if keep:
-        log.info("%s in %s is kept, as SPARK_HVD_KEEP_INTERMEDIATE says", layout.intermediate(name), store.url)
-    for path in (layout.claim(name),) if keep else (layout.intermediate(name), layout.claim(name)):
+    paths = [layout.intermediate(name), layout.claim(name)]
+    if settings.KEEP_INTERMEDIATE.get():
+        log.info("%s in %s is kept, as SPARK_HVD_KEEP_INTERMEDIATE says", paths.pop(0), store.url)
+    for path in paths:
         try:
             store.delete(path, recursive=True)
         except Exception as e:

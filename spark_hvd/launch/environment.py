@@ -20,8 +20,8 @@ from spark_hvd.specs import World
 # Left in the environment they would make MPI believe in another launcher, or are secrets of the Python worker.
 _DROPPED = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PYTHON_WORKER_FACTORY_", "SPARK_HVD_TRAINER")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE")
-_LOOPBACK = "lo"
+# MPI's two layers, and what torch.distributed uses if the function starts it.
+_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def of_helper(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -51,18 +51,36 @@ def of_trainer(extra: Mapping[str, str], cpus: int, identity: Mapping[str, str])
     return {**base, **threads, **identity}
 
 
-def of_world(me: World, extra: Mapping[str, str]) -> dict[str, str]:
-    """What a trainer can only be told once the slots have met."""
+def known(extra: Mapping[str, str]) -> dict[str, str]:
+    """What a trainer would have without the launcher: this process's environment and what the user asked for."""
+    return {**settings.child_environment(), **extra}
+
+
+def interfaces_asked_for(extra: Mapping[str, str]) -> list[str]:
+    """Network interfaces that the user's or this host's environment names; empty when none is asked for."""
+    return [name.strip() for name in settings.INTERFACE.get(known(extra)).split(",") if name.strip()]
+
+
+def of_world(me: World, interface: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What a trainer can only be told once the slots have met.
+
+    Parameters
+    ----------
+    me
+        Who it is.
+    interface
+        The only one on which its libraries listen (MPI's ports ask for no token); empty: left to them.
+    given
+        Variables that are set anyway; a choice of interface among them stands.
+    """
     variables = {
         settings.LOCAL_RANK.names[0]: str(me.local_rank),
         settings.LOCAL_SIZE.names[0]: str(me.local_size),
         settings.CROSS_RANK.names[0]: str(me.cross_rank),
         settings.CROSS_SIZE.names[0]: str(me.cross_size),
     }
-    if me.local_size == me.size:
-        # All ranks on one host: MPI's ports, which ask for no token, need not be seen from outside.
-        known = {**settings.child_environment(), **extra}
-        variables.update({name: _LOOPBACK for name in _INTERFACES if name not in known})
+    if interface:
+        variables.update({name: interface for name in _INTERFACES if name not in given})
     return variables
 
 

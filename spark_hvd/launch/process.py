@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_hvd.launch import reaper
+from spark_hvd.launch.lines import DRIVER
 from spark_hvd.launch.output import Output
-from spark_hvd.settings import CHILD_FD
+from spark_hvd.settings import CHILD_FD, TELL_FD, TOKEN_FD
 
 _DRAIN_SECONDS = 0.5
 _POLL_SECONDS = 0.2
@@ -57,8 +58,10 @@ class TrainerProcess:
         Of the trainer, without the marker and the descriptor of its pipe.
     pass_fds
         Descriptors that the trainer inherits under their own numbers.
+    token
+        Of the run; the trainer inherits it in a file without a name.
     output
-        Takes what it prints; closed when the process has ended.
+        Takes what it prints and what it tells the driver; closed when the process has ended.
     on_end
         Called from a thread of this object once the process has ended.
     """
@@ -70,29 +73,36 @@ class TrainerProcess:
         folder: Path,
         environment: Mapping[str, str],
         pass_fds: Sequence[int],
+        token: str,
         output: Output,
         on_end: Callable[[], None],
     ) -> None:
         self._marker, self._output, self._on_end = marker, output, on_end
         self._ended: Ended | None = None
         self._done = threading.Event()
-        reader, self._feed = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "spark_hvd.launch.child"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**environment, reaper.MARKER: marker, CHILD_FD.names[0]: str(reader)},
-                cwd=folder,
-                pass_fds=[*pass_fds, reader],
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._feed)
-            raise
-        finally:
-            os.close(reader)
+        with contextlib.ExitStack() as given:
+            reader, self._feed = os.pipe()
+            given.callback(os.close, reader)
+            self._told, teller = os.pipe()
+            given.callback(os.close, teller)
+            secret = _nameless_file(token.encode())
+            given.callback(os.close, secret)
+            numbers = {CHILD_FD: reader, TELL_FD: teller, TOKEN_FD: secret}
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "spark_hvd.launch.child"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**environment, reaper.MARKER: marker, **{s.names[0]: str(n) for s, n in numbers.items()}},
+                    cwd=folder,
+                    pass_fds=[*pass_fds, *numbers.values()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                os.close(self._feed)
+                os.close(self._told)
+                raise
         self._feeder: threading.Thread | None = None
         self._pump = threading.Thread(target=self._watch, name=f"trainer-{self._process.pid}", daemon=True)
         self._pump.start()
@@ -101,6 +111,23 @@ class TrainerProcess:
     def pid(self) -> int:
         """Process id; also of its session and process group."""
         return self._process.pid
+
+    @property
+    def pipes(self) -> tuple[int, ...]:
+        """Descriptors from which its standard output and standard error are read; empty once it has ended."""
+        streams = (self._process.stdout, self._process.stderr)
+        try:
+            return tuple(stream.fileno() for stream in streams if stream is not None)
+        except ValueError:  # closed
+            return ()
+
+    def is_stopped(self) -> bool:
+        """Whether a signal such as SIGSTOP holds it: it lives but does nothing."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def feed(self, *parts: bytes) -> None:
         """Write ``parts`` to the trainer's pipe, then close it. Returns at once: a thread writes."""
@@ -145,8 +172,9 @@ class TrainerProcess:
         process = self._process
         assert process.stdout is not None
         assert process.stderr is not None
-        with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
-            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
+        with contextlib.ExitStack() as given, selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+            told = given.enter_context(os.fdopen(self._told, "rb", buffering=0))
+            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr), (DRIVER, told)):
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream.fileno(), selectors.EVENT_READ, name)
             pidfd = _pidfd(process.pid)
@@ -188,6 +216,13 @@ class TrainerProcess:
             else:
                 selector.unregister(key.fd)
         return got
+
+
+def _nameless_file(data: bytes) -> int:
+    """A descriptor of a file in memory that holds ``data``; only who inherits it can read it."""
+    descriptor = os.memfd_create("spark_hvd", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    return descriptor
 
 
 def _pidfd(pid: int) -> int | None:

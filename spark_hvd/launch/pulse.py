@@ -1,7 +1,7 @@
 """What the slots tell each other, and what follows from it. Pure: no clock, no process, no Spark.
 
-Every slot sends its :class:`SlotState` and receives those of all. :func:`judge` is a function of these alone, so all
-slots come to the same verdict in the same round and nobody has to be told.
+Every slot sends a :class:`TrainerState` for each of its trainers and receives those of all. :func:`judge` is a function
+of these alone, so all slots come to the same verdict in the same round and nobody has to be told.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ RUNNING, ENDED, FAILED, BROKEN = "running", "ended", "failed", "broken"
 
 
 @dataclass(frozen=True)
-class SlotState:
-    """What one slot knows of its trainer.
+class TrainerState:
+    """What a slot knows of one of its trainers.
 
     Attributes
     ----------
@@ -46,14 +46,11 @@ class SlotState:
     blames: tuple[int, ...] = ()
     overdue: bool = False
 
-    def to_message(self) -> str:
-        """One line of text."""
-        return json.dumps(asdict(self))
-
 
 class Kind(Enum):
     """What a round of the pulse means for all slots."""
 
+    REFUSED = "refused"
     GO_ON = "go on"
     RELEASE = "release"
     ALL_ENDED = "all ended"
@@ -76,11 +73,16 @@ class Verdict:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(messages: Sequence[str], size: int) -> list[SlotState]:
-    """The states of all slots by rank. Spark answers an interrupted exchange with one line of text: LaunchError."""
+def to_message(states: Sequence[TrainerState]) -> str:
+    """What a slot sends of its trainers: one line of text."""
+    return json.dumps([asdict(state) for state in states])
+
+
+def parse(messages: Sequence[str], size: int) -> list[TrainerState]:
+    """The states of all trainers by rank. Spark answers an interrupted exchange with one line of text: LaunchError."""
     try:
-        fields = [json.loads(message) for message in messages]
-        states = [SlotState(**{**f, "blames": tuple(f["blames"])}) for f in fields]
+        fields = [f for message in messages for f in json.loads(message)]
+        states = [TrainerState(**{**f, "blames": tuple(f["blames"])}) for f in fields]
     except (ValueError, TypeError, KeyError) as e:
         raise LaunchError(
             f"The exchange between the slots was interrupted by Spark: {' '.join(messages)[:2000]}"
@@ -90,7 +92,7 @@ def parse(messages: Sequence[str], size: int) -> list[SlotState]:
     return states
 
 
-def first_failure(states: Sequence[SlotState]) -> SlotState:
+def first_failure(states: Sequence[TrainerState]) -> TrainerState:
     """The failure that caused the others.
 
     A rank that only reports that a collective failed comes after every rank that failed by itself, and after the ranks
@@ -101,7 +103,7 @@ def first_failure(states: Sequence[SlotState]) -> SlotState:
     return min(causes or failed.values(), key=lambda s: (s.collective, s.time, s.rank))
 
 
-def judge(states: Sequence[SlotState]) -> Verdict:
+def judge(states: Sequence[TrainerState]) -> Verdict:
     """What the states mean for the run."""
     if any(s.phase in (FAILED, BROKEN) for s in states):
         first = first_failure(states)

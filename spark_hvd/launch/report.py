@@ -50,6 +50,8 @@ def error_of(reports: Sequence[SlotReport], timeout: float | None) -> LaunchErro
     head = reports[0]
     if head.kind == Kind.ALL_ENDED.value:
         return None
+    if head.kind == Kind.REFUSED.value:
+        return LaunchError(head.reason)
     if head.kind == Kind.OVERDUE.value:
         running = [r.failure.rank for r in reports if r.phase == "running"]
         tail = _last_lines(reports[running[0]].failure) if running else ""
@@ -67,8 +69,13 @@ def error_of(reports: Sequence[SlotReport], timeout: float | None) -> LaunchErro
         failure = replace(failure, error=head.reason)
     elif head.witness >= 0:
         says = f"it did not take part in a collective, says rank {head.witness}: {reports[head.witness].failure.error}"
-        failure = replace(failure, error=says)
+        failure = replace(failure, error=f"{failure.error}; {says}" if failure.error else says)
     return TrainerError(_message(failure, len(reports)), failure)
+
+
+def lost_slot(failure: TrainerFailure, size: int) -> TrainerError:
+    """The error of a run that ended because a slot went away: its reports are lost, the driver heard of it only."""
+    return TrainerError(_message(failure, size), failure)
 
 
 def _place(failure: TrainerFailure) -> str:
@@ -85,7 +92,9 @@ def _last_lines(failure: TrainerFailure) -> str:
 def _message(failure: TrainerFailure, size: int) -> str:
     how = failure.error
     advice = ""
-    if failure.signal is not None:
+    if failure.signal == "SIGSTOP":
+        pass
+    elif failure.signal is not None:
         how = f"it was ended by {failure.signal}"
         if failure.signal == "SIGKILL":
             advice = (

@@ -1,19 +1,17 @@
 """``run`` starts trainers on the slots of Spark and returns what they returned; ``launch`` is the same for bytes.
 
-Owns what the driver does around a barrier job: checks, limits of time, rows to results, reports to errors. It does not
-know how the job reaches Spark (``barrier.py``) nor what happens on a slot (``slot.py``).
+Owns the public face of launching: arguments, pickling of what goes in and comes out. What happens on the driver while
+trainers run is in ``conduct.py``, how a job reaches Spark in ``barrier.py``, what happens on a slot in ``slot.py``.
 """
 
 from __future__ import annotations
 
-import json
-import logging
+import runpy
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
@@ -21,20 +19,61 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 import cloudpickle
 
 from spark_hvd.errors import ConfigError, HorovodError, LaunchError
-from spark_hvd.launch.report import SlotReport, error_of
-from spark_hvd.settings import EXCHANGE_TIMEOUT, PULSE_SECONDS, START_TIMEOUT
+from spark_hvd.launch import closure, local
+from spark_hvd.launch.conduct import conduct, with_retries
+from spark_hvd.launch.lines import STREAMS, Line, Printer
+from spark_hvd.settings import START_TIMEOUT
 from spark_hvd.specs import LaunchSpec
-from spark_hvd.store import Store, layout
+from spark_hvd.store import Store
 
 if TYPE_CHECKING:
-    from spark_hvd.launch.barrier import Row, SparkSession
+    from spark_hvd.launch.barrier import SparkSession
     from spark_hvd.launch.child import TrainerContext
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _OUTPUT_BYTES = 1 << 20
-_GRACE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function to call in trainers, and how; the fields are the parameters of :func:`run`."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    num_proc: int | None = None
+    env: Mapping[str, str] | None = None
+    start_timeout: float | None = None
+    timeout: float | None = None
+    max_retries: int = 0
+    store: Store | str | None = None
+    verbose: int = 1
+    streams: tuple[str, ...] = STREAMS
+    nics: str | Sequence[str] | None = None
+    use_gpu: bool | None = None
+
+    def spec(self, num_proc: int) -> LaunchSpec:
+        """What the launcher needs; pickles the function."""
+        payload = closure.pickle_call(self.fn, self.args, self.kwargs)
+        nics = self.nics.split(",") if isinstance(self.nics, str) else (self.nics or ())
+        store = self.store
+        return LaunchSpec(
+            run_id=f"run-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}",
+            num_proc=num_proc,
+            target=f"{__name__}:{call_pickled.__name__}",
+            payload=payload,
+            store_url=store.url if isinstance(store, Store) else store,
+            secrets={"storage_options": store.storage_options} if isinstance(store, Store) else {},
+            env=dict(self.env or {}),
+            start_timeout=START_TIMEOUT.get() if self.start_timeout is None else self.start_timeout,
+            timeout=self.timeout,
+            verbose=self.verbose,
+            output_bytes=_OUTPUT_BYTES if self.streams else 0,
+            output_streams=self.streams,
+            modules=tuple(closure.modules_of(payload)),
+            nics=tuple(nic.strip() for nic in nics if nic.strip()),
+            use_gpu=self.use_gpu,
+        )
 
 
 def run(
@@ -46,10 +85,14 @@ def run(
     env: Mapping[str, str] | None = None,
     start_timeout: float | None = None,
     timeout: float | None = None,
+    max_retries: int = 0,
     store: Store | str | None = None,
     verbose: int = 1,
     stdout: IO[str] | None = None,
     stderr: IO[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    nics: str | Sequence[str] | None = None,
+    use_gpu: bool | None = None,
 ) -> list[T]:
     """Call ``fn(*args, **kwargs)`` in ``num_proc`` trainers on Spark's slots.
 
@@ -60,21 +103,32 @@ def run(
     args, kwargs
         Of ``fn``.
     num_proc
-        Number of trainers; None: as many as there are slots.
+        Number of trainers; None: as many as there are slots (GPUs, if Spark's tasks have some).
     env
         Extra environment of the trainers.
     start_timeout
         Seconds until all trainers must have started; default: the setting SPARK_HVD_START_TIMEOUT (600).
     timeout
         Seconds that the run may take once it has started; None: no limit.
+    max_retries
+        How often the run is started again when a trainer fails or a slot is lost. ``spark_hvd.attempt()`` says inside
+        ``fn`` how often that has happened.
     store
-        Store (or its URL) in which the complete log of every rank is kept. Without one only the last lines of a rank
-        that failed are kept, in the error.
+        Store (or its URL) in which the complete log of every rank is kept, and by which results of more than 32 MiB
+        travel. Without one only the last lines of a rank that failed are kept, in the error.
     verbose
-        From 2 on what the trainers printed is written to ``stdout`` and ``stderr`` when the run ends.
+        0: what the trainers print is not shown; 1 or more: it is, while they run.
     stdout, stderr
-        Where to; giving one asks for that stream whatever ``verbose`` is. Lines carry the rank in front, at most the
-        last 1 MiB of each rank.
+        Where it is shown; default: this process's own streams. Giving one asks for that stream whatever ``verbose``
+        is. Lines carry the rank in front. The rate is bounded; what is left out is counted in a line.
+    prefix_output_with_timestamp
+        Put the time at which a line was printed (UTC) in front of it.
+    nics
+        Network interfaces (names, or one text with commas) of which the trainers use the first that their host has;
+        default: the one on which the executor reaches the driver.
+    use_gpu
+        True: every trainer gets a GPU of its own, from the task's resources, CUDA_VISIBLE_DEVICES, or the driver
+        library. False: no trainer sees a GPU. None: as Spark's task resources say.
 
     Returns
     -------
@@ -84,32 +138,44 @@ def run(
     Raises
     ------
     ConfigError
-        No session, or not enough slots; raised before any trainer starts.
+        No session, not enough slots, a bad argument, a cluster that allows no run; raised before any trainer starts.
     TrainerError
-        ``fn`` raised or its process died; the rank that failed first is named, with traceback or signal.
+        ``fn`` raised, its process died or its slot was lost; the rank that failed first is named, with traceback,
+        exit code or signal.
     LaunchError
-        The trainers could not be started, a slot was lost, the run was cancelled or took too long.
+        The trainers could not be started, the run was cancelled or took too long.
     """
-    from spark_hvd.launch import barrier
-
-    spark = barrier.active_session()
-    shown = verbose >= 2
-    streams = {"stdout": stdout or (sys.stdout if shown else None), "stderr": stderr or (sys.stderr if shown else None)}
-    spec = LaunchSpec(
-        run_id=f"run-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}",
-        num_proc=_resolve(spark, num_proc),
-        target=f"{__name__}:{call_pickled.__name__}",
-        payload=_pickle_call(fn, args, kwargs),
-        store_url=store.url if isinstance(store, Store) else store,
-        secrets={"storage_options": store.storage_options} if isinstance(store, Store) else {},
-        env=dict(env or {}),
-        start_timeout=START_TIMEOUT.get() if start_timeout is None else start_timeout,
-        timeout=timeout,
-        verbose=verbose,
-        output_bytes=_OUTPUT_BYTES if any(streams.values()) else 0,
+    streams = STREAMS if verbose >= 1 else tuple(n for n, s in (("stdout", stdout), ("stderr", stderr)) if s)
+    call = Call(
+        fn, args, kwargs, num_proc, env, start_timeout, timeout, max_retries, store, verbose, streams, nics, use_gpu
     )
-    results = launch(spec, spark=spark, on_output=lambda rank, stream, line: _print(streams[stream], rank, line))
-    return [cast(T, cloudpickle.loads(result)) for result in results]
+    return cast("list[T]", on_spark(call, Printer(stdout, stderr, prefix_output_with_timestamp)))
+
+
+def run_script(path: str | Path, *args: object, **options: Any) -> None:
+    """Run a Python script file, as ``python path args...`` would, in every trainer.
+
+    Parameters
+    ----------
+    path
+        File on the driver; its text travels, modules beside it do not.
+    args
+        Become ``sys.argv[1:]``.
+    options
+        ``num_proc``, ``env``, ``timeout``, ... of :func:`run`.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, or it is no text.
+    TrainerError, LaunchError
+        As :func:`run`; a script that leaves with an exit code other than 0 has failed.
+    """
+    try:
+        source = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"run_script: expected the path of a Python file, found {path}: {e}") from e
+    run(_execute, (Path(path).name, source, [str(arg) for arg in args]), **options)
 
 
 def launch(
@@ -117,7 +183,7 @@ def launch(
     on_poll: Callable[[], None] | None = None,
     *,
     spark: SparkSession | None = None,
-    on_output: Callable[[int, str, str], None] | None = None,
+    on_output: Callable[[Line], None] | None = None,
 ) -> list[bytes]:
     """Run ``spec.target`` in ``spec.num_proc`` trainers; returns the bytes that each returned, by rank.
 
@@ -130,8 +196,7 @@ def launch(
     spark
         The session; default: the active one.
     on_output
-        Gets (rank, ``"stdout"`` or ``"stderr"``, line) for what ``spec.output_bytes`` lets through, when the run has
-        ended, also when it failed.
+        Gets the trainers' lines, in this thread, while they run (if ``spec.output_bytes`` lets them through).
 
     Raises
     ------
@@ -139,51 +204,25 @@ def launch(
         As :func:`run`.
     """
     from spark_hvd.launch import barrier
-    from spark_hvd.launch.slot import SlotTask
 
     spark = spark or barrier.active_session()
-    strange = [
-        f"{name!r}: {value!r}"
-        for name, value in spec.env.items()
-        if not (isinstance(name, str) and isinstance(value, str))
-    ]
-    if strange:
-        raise ConfigError(f"env: expected names and values that are strings, found {', '.join(strange)}")
-    if spec.num_proc < 1:
-        raise ConfigError(f"num_proc={spec.num_proc}: expected 1 or more trainers")
-    try:
-        json.dumps(dict(spec.secrets))
-    except TypeError as e:
-        raise ConfigError(f"secrets (storage options, tokens) must be JSON values to reach the trainers: {e}") from e
-    barrier.check_slots(spark, spec.num_proc)
-    with ExitStack() as stack:
-        start = _start_mark(spark, spec, stack)
-        task = SlotTask(
-            spec=spec,
-            name=f"spark-hvd-{uuid.uuid4().hex}",
-            pulse_seconds=PULSE_SECONDS.get(),
-            exchange_seconds=EXCHANGE_TIMEOUT.get(),
-            start_file=start.path,
-        )
-        watch = _Watch(spec, start)
+    ground = barrier.ground(spark, spec)
+    return conduct(spec, ground, lambda task: barrier.barrier_job(spark, task), on_poll, on_output)
 
-        def poll() -> None:
-            watch.check()
-            if on_poll is not None:
-                on_poll()
 
-        rows = barrier.BarrierJob(spark, task).run(poll)
-    outcome = _Outcome.of(rows, spec.num_proc)
-    for report in outcome.reports:
-        for note in report.notes:
-            logger.warning("run %s: %s", spec.run_id, note)
-    if on_output is not None:
-        for rank, stream, line in outcome.output:
-            on_output(rank, stream, line)
-    error = error_of(outcome.reports, spec.timeout)
-    if error is not None:
-        raise error
-    return outcome.results
+def on_spark(call: Call, printer: Callable[[Line], None]) -> list[Any]:
+    """What ``call.fn`` returned in each trainer on Spark's slots."""
+    from spark_hvd.launch import barrier
+
+    spark = barrier.active_session()
+    spec = call.spec(_resolve(spark, call.num_proc, call.use_gpu))
+    return _opened(with_retries(spec, call.max_retries, lambda s: launch(s, spark=spark, on_output=printer)))
+
+
+def on_this_machine(call: Call, printer: Callable[[Line], None]) -> list[Any]:
+    """What ``call.fn`` returned in each process on this machine, without Spark."""
+    spec = call.spec(call.num_proc or 1)
+    return _opened(with_retries(spec, call.max_retries, lambda s: local.launch_local(s, on_output=printer)))
 
 
 def call_pickled(context: TrainerContext, payload: bytes) -> bytes:
@@ -210,116 +249,30 @@ def call_pickled(context: TrainerContext, payload: bytes) -> bytes:
         ) from e
 
 
-def _resolve(spark: SparkSession, num_proc: int | None) -> int:
+def _execute(name: str, source: str, arguments: list[str]) -> None:
+    """Body of :func:`run_script` in a trainer. The file is there for tracebacks and for ``__file__``."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = Path(folder).resolve() / name
+        path.write_text(source)
+        execute_file(str(path), arguments)
+
+
+def execute_file(path: str, arguments: list[str]) -> None:
+    """Run a file as the main program, with its arguments and its folder as Python itself would set them."""
+    sys.argv[:] = [path, *arguments]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
+
+
+def _opened(results: Sequence[bytes]) -> list[Any]:
+    return [cloudpickle.loads(result) for result in results]
+
+
+def _resolve(spark: SparkSession, num_proc: int | None, use_gpu: bool | None) -> int:
     from spark_hvd.launch import barrier
 
     if num_proc is None:
-        slots = barrier.available_slots(spark)
-        if slots is None or slots < 1:
-            raise ConfigError(
-                f"num_proc=None: expected to find the number of slots, found {slots or 'nothing that shows it'}. "
-                "Give num_proc a number."
-            )
-        logger.info("num_proc=None: using all %d slots", slots)
-        return slots
+        return barrier.all_trainers(spark, use_gpu)
     if isinstance(num_proc, bool) or not isinstance(num_proc, int) or num_proc < 1:
         raise ConfigError(f"num_proc={num_proc!r}: expected an integer of 1 or more, or None for all slots")
     return num_proc
-
-
-def _pickle_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
-    if not callable(fn):
-        raise ConfigError(f"fn={fn!r}: expected a function, found {type(fn).__name__}")
-    try:
-        return bytes(cloudpickle.dumps((fn, tuple(args), dict(kwargs or {}))))
-    except Exception as e:
-        raise ConfigError(
-            f"fn or its arguments cannot be pickled: {type(e).__name__}: {e}. Make sessions, sockets, locks and open "
-            "files inside fn; pass plain values, paths or a Store's URL."
-        ) from e
-
-
-def _print(stream: IO[str] | None, rank: int, line: str) -> None:
-    if stream is not None:
-        print(f"[{rank}] {line}", file=stream)
-
-
-@dataclass(frozen=True)
-class _StartMark:
-    """The file that rank 0 writes once all slots have met; ``path`` is None where driver and slots share no place."""
-
-    path: str | None
-    store: Store | None = None
-
-    def seen(self) -> bool:
-        if self.path is None:
-            return True
-        return self.store.exists(self.path) if self.store is not None else Path(self.path).exists()
-
-
-def _start_mark(spark: SparkSession, spec: LaunchSpec, stack: ExitStack) -> _StartMark:
-    """In the Store if the run has one, else on a local master in a folder of this machine, else none."""
-    from spark_hvd.launch import barrier
-
-    if spec.store_url is not None:
-        store = Store.create(spec.store_url, storage_options=spec.secrets.get("storage_options"))
-        path = layout.started(spec.run_id)
-        store.delete(path)
-        stack.callback(store.delete, path)
-        return _StartMark(path, store)
-    if barrier.is_local(spark):
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-hvd-start-"))
-        return _StartMark(str(Path(folder) / "started"))
-    return _StartMark(None)
-
-
-class _Watch:
-    """The driver's limits of time. The slots keep ``timeout`` themselves; the driver only steps in if they do not."""
-
-    def __init__(self, spec: LaunchSpec, start: _StartMark) -> None:
-        self._spec, self._start = spec, start
-        self._began = time.monotonic()
-        self._started = False
-
-    def check(self) -> None:
-        """Raise LaunchError when time is up."""
-        spec, waited = self._spec, time.monotonic() - self._began
-        if not self._started:
-            self._started = self._start.seen()
-            if self._started:
-                self._began = time.monotonic()
-            elif waited > spec.start_timeout:
-                raise LaunchError(
-                    f"start_timeout={spec.start_timeout:g}: expected {spec.num_proc} slots to start together within "
-                    f"that time, they did not. Other jobs probably hold them (a barrier job starts only when all its "
-                    "slots are free at once): wait for those, lower num_proc, or raise start_timeout."
-                )
-        elif spec.timeout is not None:
-            spare = _GRACE_SECONDS + (0.0 if self._start.path is not None else spec.start_timeout)
-            if waited > spec.timeout + spare:
-                raise LaunchError(f"timeout={spec.timeout:g}: the slots did not end the run in time; it was cancelled.")
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What the rows of all slots say, by rank."""
-
-    reports: list[SlotReport]
-    results: list[bytes]
-    output: list[tuple[int, str, str]]
-
-    @staticmethod
-    def of(rows: Sequence[Row], size: int) -> _Outcome:
-        reports: dict[int, SlotReport] = {}
-        results: list[bytearray] = [bytearray() for _ in range(size)]
-        output: list[tuple[int, str, str]] = []
-        for row in sorted(rows, key=lambda r: (r.rank, r.part)):
-            if row.kind == "report":
-                reports[row.rank] = SlotReport.from_json(row.data)
-            elif row.kind == "result":
-                results[row.rank] += row.data
-            else:
-                output.extend((row.rank, stream, line) for stream, line in json.loads(row.data))
-        if sorted(reports) != list(range(size)):
-            raise LaunchError(f"Only the slots {sorted(reports)} of {size} reported; the run cannot be judged.")
-        return _Outcome([reports[r] for r in range(size)], [bytes(r) for r in results], output)

@@ -1,42 +1,44 @@
-"""The body of one Spark barrier task: starts a trainer, keeps the pulse with the other slots, reports.
+"""The body of one Spark barrier task: starts trainers, keeps the pulse with the other slots, reports.
 
-Owns the life of one trainer on its slot. It does not know Spark: :class:`Seat` brings what Spark says of the task and
-the exchange with the others. What a round of the pulse means is decided in ``pulse.py``.
+Owns the life of a slot. It does not know Spark: :class:`Seat` brings what Spark says of the task and the exchange with
+the others. What the first exchange settles is in ``meeting.py``, what a round of the pulse means in ``pulse.py``, how
+one rank is started and watched in ``trainer.py``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from spark_hvd import settings
-from spark_hvd.errors import LaunchError, TrainerFailure
-from spark_hvd.launch import child, environment, pulse, world
-from spark_hvd.launch.guard import Guard
-from spark_hvd.launch.output import Output
-from spark_hvd.launch.pmi import PmiServer, mpich_segments
-from spark_hvd.launch.process import TrainerProcess
-from spark_hvd.launch.pulse import Kind, SlotState, Verdict
+from spark_hvd.errors import ConfigError
+from spark_hvd.launch import closure, environment, meeting, network, nvml, pulse
+from spark_hvd.launch.devices import VISIBLE, variables
+from spark_hvd.launch.guard import Guard, LastWords
+from spark_hvd.launch.meeting import Card, Plan
+from spark_hvd.launch.pmi import mpich_segments
+from spark_hvd.launch.pulse import Kind, TrainerState, Verdict
 from spark_hvd.launch.reaper import Remains, clean
+from spark_hvd.launch.relay import Address, Relay
 from spark_hvd.launch.report import SlotReport
-from spark_hvd.specs import LaunchSpec, World
+from spark_hvd.launch.trainer import Place, Trainer, pieces
+from spark_hvd.specs import LaunchSpec
 from spark_hvd.store import Store, layout
 
 _SETTLE_SECONDS = 0.3
 _BLAMED_SECONDS = 1.5
 _EARLY_SECONDS = 20.0
 _CHUNK = 1 << 20
-_LEFT_EARLY = (
-    "the process left with exit code 0 before its work was done (os._exit, or a library that ends the process)"
-)
+_BY_STORE_BYTES = 32 << 20
+_LAST_LINES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,31 @@ class SlotTask:
         The run.
     name
         Unique; name of MPI's key-value space, part of the trainers' markers.
-    pulse_seconds, exchange_seconds
-        Interval of the pulse; how long a slot waits for the others in one exchange.
-    start_file
-        Written by rank 0 once all slots have met: path in the Store if the run has one, else of this machine.
+    pulse_seconds, exchange_seconds, heartbeat_seconds
+        Interval of the pulse; how long a slot waits for the others in one exchange; how long a trainer may stand
+        still.
+    per_slot
+        Trainers on each slot; the last one may have fewer.
+    driver_host, driver_versions
+        Name or address of the driver, empty if unknown; what is installed there.
+    channel, token
+        Where the driver listens; the secret of the run.
     """
 
     spec: LaunchSpec
     name: str
     pulse_seconds: float
     exchange_seconds: float
-    start_file: str | None = None
+    heartbeat_seconds: float = 60.0
+    per_slot: int = 1
+    driver_host: str = ""
+    driver_versions: Mapping[str, str] = field(default_factory=dict)
+    channel: Address = field(default_factory=lambda: Address(by_store=False))
+    token: str = ""
+
+    def ranks(self, slot: int) -> tuple[int, ...]:
+        """The trainers of a slot."""
+        return tuple(range(slot * self.per_slot, min((slot + 1) * self.per_slot, self.spec.num_proc)))
 
 
 @dataclass(frozen=True)
@@ -68,32 +84,40 @@ class Seat:
 
     Attributes
     ----------
-    rank, size
+    slot, slots
         Partition and number of partitions of the barrier job.
     executor
         Address of the executor.
     cpus
         Cores of the task.
     exchange
-        Sends a line of text to all slots and returns those of all, by rank; waits for them.
+        Sends a line of text to all slots and returns those of all, in order; waits for them.
     abandon
         Called with a reason when an exchange does not end in time; must end the task, and may do so by force.
+    gpus
+        Addresses of the task's GPU resource.
     """
 
-    rank: int
-    size: int
+    slot: int
+    slots: int
     executor: str
     cpus: int
     exchange: Callable[[str], list[str]]
     abandon: Callable[[str], None]
+    gpus: tuple[str, ...] = ()
 
 
-def run_slot(task: SlotTask, seat: Seat) -> Iterator[tuple[str, bytes]]:
-    """Run one trainer; yields rows (kind, bytes): ``report`` once, ``result`` in pieces, ``output`` if asked for."""
+Row = tuple[int, str, bytes]
+"""(rank, kind, data): what a slot returns; kinds are ``report``, ``result``, ``stored`` and ``output``."""
+
+
+def run_slot(task: SlotTask, seat: Seat) -> Iterator[Row]:
+    """Run the trainers of a slot; yields for each rank ``report`` once, ``result`` in pieces (or ``stored``: it lies in
+    the Store), and ``output`` with the lines that did not reach the driver before."""
     with Slot(task, seat) as slot:
         slot.start()
-        verdict = slot.keep_pulse()
-        slot.end_trainer()
+        verdict = slot.meet() or slot.keep_pulse()
+        slot.end_trainers()
         yield from slot.rows(verdict)
 
 
@@ -102,23 +126,26 @@ class Slot:
 
     def __init__(self, task: SlotTask, seat: Seat) -> None:
         self._task, self._spec, self._seat = task, task.spec, seat
-        self._marker = f"{task.name}-{seat.rank}"
+        self._marker = f"{task.name}-{seat.slot}"
         self._started = time.monotonic()
         self._wake = threading.Event()
-        self._folder = Path(tempfile.mkdtemp(prefix="spark-hvd-"))
-        self._work = self._folder / "work"
-        self._work.mkdir(mode=0o700)
-        self._remains = Remains(
-            self._marker, files=tuple(mpich_segments(task.name, seat.size)), folders=(str(self._folder),)
-        )
-        self._output = Output(self._folder / "output.log", task.spec.output_bytes)
-        self._pmi = PmiServer(seat.rank, seat.size, task.name, self._wake.set)
-        self._guard: Guard | None = None
-        self._trainer: TrainerProcess | None = None
-        self._broken = ""
-        self._failure: child.FailureReport | None = None
-        self._last: SlotState | None = None  # before the launcher ended the trainer
         self._host = socket.gethostname()
+        self._place = Place(self._host, seat.executor)
+        self._folder = Path(tempfile.mkdtemp(prefix="spark-hvd-"))
+        ranks = task.ranks(seat.slot)
+        self._remains = Remains(
+            self._marker, files=tuple(mpich_segments(task.name, self._spec.num_proc)), folders=(str(self._folder),)
+        )
+        self._trainers = [
+            Trainer(self._spec, rank, task.name, self._folder, self._wake.set, task.heartbeat_seconds) for rank in ranks
+        ]
+        self._relay = Relay(
+            seat.slot,
+            [trainer.output for trainer in self._trainers],
+            {"hello": seat.slot, "ranks": list(ranks), "host": self._host, "executor": seat.executor},
+        )
+        self._guard: Guard | None = None
+        self._ended = False
         self._notes: list[str] = []
 
     def __enter__(self) -> Slot:
@@ -128,133 +155,150 @@ class Slot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.end_trainer()
+            self.end_trainers()
         finally:
+            self._relay.stop()
             clean(self._remains)
             if self._guard is not None:
                 self._guard.close()
 
     def start(self) -> None:
-        """Start guard and trainer, meet the other slots, tell the trainer who it is.
+        """Start guard and trainers. Their interpreters start while the slots meet.
 
-        The interpreter starts while the slots meet. What goes wrong here on one slot is told to all in the first round
-        of the pulse, so that it ends the run everywhere with its own message.
+        What goes wrong here on one slot is told to all in the first round of the pulse, so that it ends the run
+        everywhere with its own message.
         """
+        broken = ""
+        store = None
         try:
-            self._guard = Guard(self._remains, environment.of_helper())
-            self._pmi.start()
-            self._trainer = TrainerProcess(
-                marker=self._marker,
-                folder=self._work,
-                environment=environment.of_trainer(self._spec.env, self._seat.cpus, self._identity()),
-                pass_fds=[self._pmi.client.fileno()],
-                output=self._output,
-                on_end=self._wake.set,
-            )
-            self._pmi.hand_over()
-            self._guard.watch(self._trainer.pid)
+            store = self._store()
+        except ConfigError as e:
+            broken = str(e)
+        if store is not None or self._task.channel.host:
+            self._relay.start(self._task.channel, self._task.token, store, self._spec.run_id)
+        cpus = max(1, self._seat.cpus // max(1, len(self._trainers)))
+        try:
+            self._guard = Guard(self._remains, environment.of_helper(), self._last_words())
+            for trainer in self._trainers:
+                trainer.start(self._marker, self._task.token, cpus, self._guard)
         except Exception as e:  # whatever it is, all slots must hear of it
-            self._broken = f"{type(e).__name__}: {e}"
-        me = self._meet()
-        if self._trainer is not None and not self._broken:
-            context = child.TrainerContext(
-                me, self._spec.run_id, self._spec.store_url, self._spec.secrets, self._spec.attempt
-            )
-            header = child.header(
-                context,
-                self._spec.target,
-                environment.module_path(self._spec.env),
-                environment.of_world(me, self._spec.env),
-            )
-            self._trainer.feed(header, self._spec.payload)
+            broken = f"{type(e).__name__}: {e}"
+        if broken:
+            for trainer in self._trainers:
+                trainer.broken = broken
+
+    def meet(self) -> Verdict | None:
+        """First exchange: who is where. Tells the trainers who they are; a verdict when the run cannot start."""
+        cards = meeting.parse(self._exchange(self._card().to_message(), self._spec.start_timeout))
+        plan = meeting.settle(cards, self._task.driver_versions, self._spec.use_gpu)
+        if self._seat.slot == 0:
+            self._tell_start(plan)
+        if plan.problem:
+            return Verdict(Kind.REFUSED, reason=plan.problem)
+        known = environment.known(self._spec.env)
+        for trainer in self._trainers:
+            me = plan.worlds[trainer.rank]
+            bound = plan.devices.get(trainer.rank)
+            given = environment.of_world(me, plan.interfaces[self._seat.slot], known)
+            trainer.feed(me, given if bound is None else {**given, **variables(bound, known)})
+        return None
 
     def keep_pulse(self) -> Verdict:
-        """Exchange states with the other slots until the run has ended for all; returns how."""
+        """Exchange states with the other slots, at once when something happens here, until the run is over."""
         confirming = False
-        pause = self._interval()
+        pause = 0.0
         while True:
             self._wake.wait(self._until_overdue(pause))
             self._wake.clear()
             if self._guard is not None:
                 self._guard.ensure()
-            mine = self.state()
-            verdict = pulse.judge(pulse.parse(self._exchange(mine.to_message()), self._seat.size))
+            mine = self.states()
+            verdict = pulse.judge(pulse.parse(self._exchange(pulse.to_message(mine)), self._spec.num_proc))
             if verdict.kind is Kind.FAILED and not confirming:
                 # A rank may have died before the one that was heard of first: hear all once more.
                 confirming = True
-                if self._trainer is not None:
+                end = time.monotonic() + _SETTLE_SECONDS
+                for trainer in self._trainers:
                     # The others say that this rank failed: its own end tells more than what they saw of it.
-                    blamed = verdict.rank == self._seat.rank
-                    self._trainer.wait(_BLAMED_SECONDS if blamed else _SETTLE_SECONDS)
+                    blamed = verdict.rank == trainer.rank
+                    trainer.wait(_BLAMED_SECONDS if blamed else max(0.0, end - time.monotonic()))
                 pause = 0.0
                 continue
             if verdict.kind not in (Kind.GO_ON, Kind.RELEASE):
                 return verdict
-            if verdict.kind is Kind.RELEASE and mine.waits:
-                self._pmi.release(verdict.values)
-                mine = self.state()
+            waiting = [state.rank for state in mine if state.waits]
+            if verdict.kind is Kind.RELEASE:
+                for trainer in self._trainers:
+                    if trainer.rank in waiting:
+                        trainer.release(verdict.values)
+                mine = self.states()
             # Who waits for the others does so in the exchange itself.
-            pause = 0.0 if mine.waits or mine.phase == pulse.ENDED else self._interval()
+            idle = all(state.waits or state.phase == pulse.ENDED for state in mine)
+            pause = 0.0 if idle else self._interval()
 
-    def state(self) -> SlotState:
+    def states(self) -> list[TrainerState]:
         """What this slot tells the others now."""
-        rank = self._seat.rank
-        if self._broken or self._trainer is None:
-            return SlotState(rank, pulse.BROKEN, time=time.time())
-        ended = self._trainer.poll()
-        if ended is None:
-            puts = self._pmi.pending()
-            overdue = self._until_overdue(1.0) <= 0.0
-            return SlotState(rank, passed=self._pmi.passed, waits=puts is not None, puts=puts or {}, overdue=overdue)
-        if ended.exit_code == 0 and child.read_result(self._work) is not None:
-            return SlotState(rank, pulse.ENDED, passed=self._pmi.passed)
-        self._failure = child.read_failure(self._work)
-        if self._failure is None and ended.exit_code == 0:
-            self._failure = child.FailureReport(_LEFT_EARLY, "", ended.time, exit_code=0)
-        if self._failure is None:
-            return SlotState(rank, pulse.FAILED, time=ended.time)
-        return SlotState(
-            rank,
-            pulse.FAILED,
-            time=self._failure.time,
-            collective=self._failure.collective,
-            blames=self._failure.failed_ranks,
-        )
+        overdue = self._until_overdue(1.0) <= 0.0
+        states = [trainer.state() for trainer in self._trainers]
+        return [dataclasses.replace(s, overdue=overdue) if s.phase == pulse.RUNNING else s for s in states]
 
-    def end_trainer(self) -> None:
-        """End the trainer and all its processes if they still run."""
-        if self._last is None:
-            self._last = self.state()
-        if self._trainer is not None:
-            left = self._trainer.close()
+    def end_trainers(self) -> None:
+        """End the trainers and all their processes if they still run."""
+        if self._ended:
+            return
+        self._ended = True
+        for trainer in self._trainers:
+            trainer.keep_last()
+        for trainer in self._trainers:
+            left = trainer.close()
             if left:
-                self._notes.append(f"processes {sorted(left)} of rank {self._seat.rank} could not be ended")
-        self._pmi.close()
+                self._notes.append(f"processes {sorted(left)} of rank {trainer.rank} could not be ended")
 
-    def rows(self, verdict: Verdict) -> Iterator[tuple[str, bytes]]:
+    def rows(self, verdict: Verdict) -> Iterator[Row]:
         """What this slot returns to the driver."""
-        self._keep_log()
-        yield "report", self._report(verdict).to_json()
-        if self._spec.output_bytes:
-            yield "output", json.dumps(self._output.kept()).encode()
-        result = child.read_result(self._work)
-        if verdict.kind is Kind.ALL_ENDED and result is not None:
-            with result.open("rb") as pieces:
-                while piece := pieces.read(_CHUNK):
-                    yield "result", piece
+        self._relay.stop()
+        for trainer in self._trainers:
+            self._keep_log(trainer)
+            stored = False
+            result = trainer.result() if verdict.kind is Kind.ALL_ENDED else None
+            if result is not None and self._spec.store_url is not None and result.stat().st_size > _BY_STORE_BYTES:
+                self._put(result, layout.returned(self._spec.run_id, trainer.rank))
+                stored = True
+            yield trainer.rank, "report", self._report(trainer, verdict).to_json()
+            if lines := trainer.output.take(_LAST_LINES, _LAST_LINES):
+                yield trainer.rank, "output", json.dumps(lines).encode()
+            if stored:
+                yield trainer.rank, "stored", b""
+            elif result is not None:
+                for piece in pieces(result, _CHUNK):
+                    yield trainer.rank, "result", piece
 
-    def _meet(self) -> World:
-        """First exchange: who is where; returns this rank's World."""
-        me = {"rank": self._seat.rank, "host": self._host, "key": environment.host_key(self._host)}
-        messages = self._exchange(json.dumps(me), self._spec.start_timeout)
+    def _card(self) -> Card:
+        spec = self._spec
+        problem, interface = "", ""
+        asked = list(spec.nics) or environment.interfaces_asked_for(spec.env)
         try:
-            met = [json.loads(message) for message in messages]
-            worlds = world.assign([m["key"] for m in met], [m["host"] for m in met])
-        except (ValueError, TypeError, KeyError) as e:
-            raise LaunchError(f"The slots could not meet, Spark answered: {' '.join(messages)[:2000]}") from e
-        if self._seat.rank == 0:
-            self._tell_start()
-        return worlds[self._seat.rank]
+            interface, _ = network.chosen(asked, self._task.driver_host)
+        except (ValueError, OSError) as e:
+            problem = f"Slot {self._seat.slot} on host {self._host}: {e}"
+        visible = environment.known(spec.env).get(VISIBLE)
+        ask = spec.use_gpu and not self._seat.gpus and visible is None
+        return Card(
+            slot=self._seat.slot,
+            ranks=tuple(trainer.rank for trainer in self._trainers),
+            host=self._host,
+            key=environment.host_key(self._host),
+            executor=self._seat.executor,
+            pids=tuple(trainer.pid for trainer in self._trainers),
+            interface=interface,
+            asked=bool(asked),
+            versions=meeting.versions(),
+            missing=tuple(closure.missing(spec.modules, environment.module_path(spec.env))),
+            gpus=self._seat.gpus,
+            visible=visible,
+            found=tuple(nvml.devices()) if ask else (),
+            problem=problem,
+        )
 
     def _exchange(self, message: str, timeout: float | None = None) -> list[str]:
         """Spark's exchange has no limit of time; this one gives the slot up when the others do not come."""
@@ -262,12 +306,12 @@ class Slot:
 
         def expired() -> None:
             try:
-                self.end_trainer()
+                self.end_trainers()
                 clean(self._remains)
             finally:
                 self._seat.abandon(
-                    f"slot {self._seat.rank} on host {self._host} waited {timeout:g} s in an exchange for the other "
-                    f"{self._seat.size - 1} slots of run {self._spec.run_id}"
+                    f"slot {self._seat.slot} on host {self._host} waited {timeout:g} s in an exchange for the other "
+                    f"{self._seat.slots - 1} slots of run {self._spec.run_id}"
                 )
 
         timer = threading.Timer(timeout, expired)
@@ -290,64 +334,53 @@ class Slot:
             return seconds
         return max(0.0, min(seconds, self._started + self._spec.timeout - time.monotonic()))
 
-    def _identity(self) -> dict[str, str]:
-        rank, size = settings.RANK.names[0], settings.SIZE.names[0]
-        return {**self._pmi.environment(), rank: str(self._seat.rank), size: str(self._seat.size)}
-
     def _store(self) -> Store | None:
         if self._spec.store_url is None:
             return None
         return Store.create(self._spec.store_url, storage_options=self._spec.secrets.get("storage_options"))
 
-    def _tell_start(self) -> None:
-        if self._task.start_file is None:
+    def _last_words(self) -> LastWords:
+        channel = self._task.channel
+        return LastWords(
+            channel.host,
+            channel.port,
+            self._task.token,
+            self._spec.store_url,
+            self._spec.secrets.get("storage_options") or {},
+            {str(t.rank): layout.rank_log(self._spec.run_id, t.rank) for t in self._trainers},
+        )
+
+    def _tell_start(self, plan: Plan) -> None:
+        if plan.differences:
+            self._notes.append(f"versions differ between driver and executors:\n{plan.differences}")
+        self._relay.tell({"started": True, "places": plan.places, "interfaces": list(plan.interfaces)})
+
+    def _put(self, file: Path, path: str) -> None:
+        store = self._store()
+        assert store is not None
+        with file.open("rb") as source, store.open(path, "wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK)
+
+    def _keep_log(self, trainer: Trainer) -> None:
+        """Copy the whole log into the Store. A log that cannot be kept does not fail the run, but is told."""
+        if trainer.output.lost is not None:
+            self._notes.append(f"the log of rank {trainer.rank} is not complete: {trainer.output.lost}")
+        if self._spec.store_url is None:
             return
         try:
-            store = self._store()
-            if store is not None:
-                store.write(self._task.start_file, b"")
-            else:
-                Path(self._task.start_file).touch()
-        except Exception as e:  # whatever a filesystem raises; the driver then waits without a limit
-            self._notes.append(f"the start of the run could not be told: {type(e).__name__}: {e}")
-
-    def _keep_log(self) -> None:
-        """Copy the whole log into the Store. A log that cannot be kept does not fail the run, but is told."""
-        if self._output.lost is not None:
-            self._notes.append(f"the log of rank {self._seat.rank} is not complete: {self._output.lost}")
-        try:
-            store = self._store()
-            if store is not None:
-                path = layout.rank_log(self._spec.run_id, self._seat.rank)
-                with (self._folder / "output.log").open("rb") as log, store.open(path, "wb") as kept:
-                    shutil.copyfileobj(log, kept, _CHUNK)
+            self._put(trainer.log, layout.rank_log(self._spec.run_id, trainer.rank))
         except Exception as e:
-            self._notes.append(f"the log of rank {self._seat.rank} could not be kept: {type(e).__name__}: {e}")
+            self._notes.append(f"the log of rank {trainer.rank} could not be kept: {type(e).__name__}: {e}")
 
-    def _report(self, verdict: Verdict) -> SlotReport:
-        assert self._last is not None
-        # How it ended counts only if it did so by itself.
-        own = self._trainer is not None and self._last.phase in (pulse.ENDED, pulse.FAILED)
-        ended = self._trainer.poll() if own and self._trainer is not None else None
-        known = self._failure
-        failure = TrainerFailure(
-            rank=self._seat.rank,
-            host=self._host,
-            executor=self._seat.executor,
-            time=known.time if known else (ended.time if ended else time.time()),
-            exit_code=ended.exit_code if ended else None,
-            signal=ended.signal if ended else None,
-            error=known.error if known else self._broken,
-            traceback=known.traceback if known else "",
-            tail=self._output.tail(),
-        )
+    def _report(self, trainer: Trainer, verdict: Verdict) -> SlotReport:
+        notes, self._notes = self._notes, []
         return SlotReport(
-            failure=failure,
-            phase=self._last.phase,
+            failure=trainer.failure(self._place),
+            phase=trainer.phase,
             kind=verdict.kind.value,
             first=verdict.rank,
             witness=verdict.witness,
             reason=verdict.reason,
             seconds=time.monotonic() - self._started,
-            notes=tuple(self._notes),
+            notes=tuple(notes),
         )

@@ -48,14 +48,24 @@ def history_picture(run_id: str) -> str:
     return f"runs/{run_id}/history.png"
 
 
-def started(run_id: str) -> str:
-    """Empty file, written once all slots of the run have met."""
-    return f"runs/{run_id}/started"
-
-
 def rank_log(run_id: str, rank: int) -> str:
     """Everything that a rank printed."""
     return f"runs/{run_id}/logs/rank-{rank}.log"
+
+
+def live(run_id: str) -> str:
+    """Folder of the lines that travel to the driver by the Store while the run goes on; deleted when it ends."""
+    return f"runs/{run_id}/live"
+
+
+def live_piece(run_id: str, slot: int, number: int) -> str:
+    """Lines of the trainers of a slot, JSON, one a line; pieces are numbered from 0."""
+    return f"{live(run_id)}/slot-{slot}-{number:08d}.jsonl"
+
+
+def returned(run_id: str, rank: int) -> str:
+    """What a rank returned, when that is too large for Spark; deleted when the driver has read it."""
+    return f"runs/{run_id}/returned/rank-{rank}.bin"
 
 
 def probe(token: str) -> str:

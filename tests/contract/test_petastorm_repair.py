@@ -22,7 +22,10 @@ from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.specs import DatasetSpec
 from spark_hvd.store import Store
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("petastorm") is None, reason="petastorm is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("petastorm") is None, reason="petastorm is not installed"),
+    pytest.mark.slow,
+]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from spark_hvd.errors import CommError
 from spark_hvd.launch.child import TrainerContext
+from spark_hvd.launch.inside import log_to_driver
+from spark_hvd.settings import TOKEN_FD
 
 LONG = 120.0
 
@@ -127,6 +129,42 @@ def leave_hard(context: TrainerContext, payload: bytes) -> bytes:
         os._exit(int(payload))
     time.sleep(LONG)
     return b""
+
+
+def frozen(context: TrainerContext, payload: bytes) -> bytes:
+    """Rank 1 is stopped by a signal."""
+    note(payload, context)
+    wait_for(payload, context.world.size)
+    if context.world.rank == 1:
+        print("rank 1 stands still")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(LONG)
+    return b""
+
+
+def talk(context: TrainerContext, payload: bytes) -> bytes:
+    """Prints, tells the driver, and goes on until a file appears in the folder that the payload names."""
+    print(f"hello of {context.world.rank}")
+    log_to_driver(f"look at {context.world.rank}")
+    end = time.monotonic() + 60
+    while not Path(payload.decode(), "heard").exists():
+        if time.monotonic() > end:
+            raise TimeoutError("nobody heard")
+        time.sleep(0.02)
+    print("good bye")
+    return b""
+
+
+def chatter(context: TrainerContext, payload: bytes) -> bytes:
+    """Prints as many lines as the payload says."""
+    for i in range(int(payload)):
+        print(f"line {i} " + "x" * 100)
+    return b""
+
+
+def token(context: TrainerContext, payload: bytes) -> bytes:
+    """What is in the file without a name."""
+    return os.pread(TOKEN_FD.get(), 1000, 0)
 
 
 def sleep(context: TrainerContext, payload: bytes) -> bytes:

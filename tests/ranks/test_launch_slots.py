@@ -8,15 +8,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from spark_hvd.errors import LaunchError, TrainerError
+from spark_hvd.launch.lines import Line
+from spark_hvd.launch.local import launch_local
 from spark_hvd.launch.report import SlotReport, error_of
-from spark_hvd.launch.slot import Seat, SlotTask, run_slot
+from spark_hvd.launch.slot import Row, Seat, SlotTask, run_slot
 from spark_hvd.specs import LaunchSpec
 from spark_hvd.store import Store, layout
 
@@ -28,7 +30,7 @@ class Meeting:
         self._barrier = threading.Barrier(size)
         self._messages = [""] * size
 
-    def seat(self, rank: int, abandon: Callable[[str], None]) -> Seat:
+    def seat(self, rank: int, abandon: Callable[[str], None], gpus: Sequence[str] = ()) -> Seat:
         def exchange(message: str) -> list[str]:
             self._messages[rank] = message
             self._barrier.wait(60)
@@ -36,7 +38,7 @@ class Meeting:
             self._barrier.wait(60)
             return got
 
-        return Seat(rank, self._barrier.parties, f"executor-{rank}", 1, exchange, abandon)
+        return Seat(rank, self._barrier.parties, f"executor-{rank}", 1, exchange, abandon, tuple(gpus))
 
     def leave(self) -> None:
         self._barrier.abort()
@@ -44,7 +46,7 @@ class Meeting:
 
 @dataclass
 class Done:
-    """What a run left: rows by kind, per rank."""
+    """What a run left: rows by kind, per rank; lines as (stream, text)."""
 
     reports: list[SlotReport]
     results: list[bytes]
@@ -52,39 +54,44 @@ class Done:
     error: LaunchError | TrainerError | None
 
 
-def slots(size: int, target: str, payload: bytes = b"", **spec: object) -> Done:
-    """Run ``launch_programs.<target>`` on ``size`` slots."""
+def slots(
+    size: int, target: str, payload: bytes = b"", per_slot: int = 1, gpus: Sequence[Sequence[str]] = (), **spec: object
+) -> Done:
+    """Run ``launch_programs.<target>`` in ``size`` trainers."""
     task = SlotTask(
         LaunchSpec("run-1", size, f"launch_programs:{target}", payload, **spec),  # type: ignore[arg-type]
         name=f"test-{uuid.uuid4().hex}",
         pulse_seconds=0.1,
         exchange_seconds=30.0,
+        heartbeat_seconds=1.0,
+        per_slot=per_slot,
+        token="t" * 64,
     )
-    meeting = Meeting(size)
-    rows: list[list[tuple[str, bytes]]] = [[] for _ in range(size)]
+    meeting = Meeting(-(-size // per_slot))
+    count = -(-size // per_slot)
+    rows: list[list[Row]] = [[] for _ in range(count)]
     errors: list[BaseException] = []
 
     def body(rank: int) -> None:
         try:
-            rows[rank] = list(run_slot(task, meeting.seat(rank, errors.append)))  # type: ignore[arg-type]
+            rows[rank] = list(run_slot(task, meeting.seat(rank, errors.append, gpus[rank] if gpus else ())))  # type: ignore[arg-type]
         except BaseException as e:
             errors.append(e)
             meeting.leave()
 
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert not errors, errors
-    reports = [SlotReport.from_json(data) for kept in rows for kind, data in kept if kind == "report"]
-    results = [b"".join(data for kind, data in kept if kind == "result") for kept in rows]
-    outputs = [
-        [(stream, line) for stream, line in json.loads(data)]
-        for kept in rows
-        for kind, data in kept
-        if kind == "output"
-    ]
+    flat = [row for kept in rows for row in kept]
+    reports = [SlotReport.from_json(data) for _, kind, data in flat if kind == "report"]
+    results = [b"".join(data for rank, kind, data in flat if kind == "result" and rank == r) for r in range(size)]
+    outputs: list[list[tuple[str, str]]] = [[] for _ in range(size)]
+    for rank, kind, data in flat:
+        if kind == "output":
+            outputs[rank] = [(stream, text) for _, stream, _, text in json.loads(data)]
     return Done(reports, results, outputs, error_of(reports, task.spec.timeout))
 
 
@@ -307,16 +314,16 @@ def test_a_rank_that_leaves_while_others_reduce_ends_the_run() -> None:
 
 
 def test_a_trainer_that_cannot_start_is_an_error_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_hvd.launch import slot
+    from spark_hvd.launch import trainer
 
-    start = slot.TrainerProcess
+    start = trainer.TrainerProcess
 
     def refuse(**arguments: object) -> object:
         if str(arguments["marker"]).endswith("-1"):
             raise OSError(12, "Cannot allocate memory")
         return start(**arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(slot, "TrainerProcess", refuse)
+    monkeypatch.setattr(trainer, "TrainerProcess", refuse)
     error = slots(2, "echo").error
     assert isinstance(error, LaunchError)
     assert "trainer of rank 1" in str(error)
@@ -339,3 +346,118 @@ def test_a_slot_that_waits_too_long_for_the_others_gives_up(notes: Path) -> None
     with pytest.raises(RuntimeError, match="the task ends"):
         list(run_slot(task, Seat(0, 2, "executor", 1, exchange, abandon)))
     assert "waited 0.5 s in an exchange for the other 1 slots of run run-1" in reasons[0]
+
+
+def test_a_slot_runs_several_trainers_each_with_its_gpu(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    done = slots(3, "look", per_slot=2, gpus=[["0", "1"], ["2", "3"]])
+    assert done.error is None
+    seen = [json.loads(result) for result in done.results]
+    assert [s["world"]["local_rank"] for s in seen] == [0, 1, 2]
+    assert [s["environ"]["CUDA_VISIBLE_DEVICES"] for s in seen] == ["4", "5", "6"]
+    assert len({s["folder"] for s in seen}) == 3
+    error = slots(3, "die", str(notes).encode(), per_slot=3).error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal) == (1, "SIGKILL")
+
+
+def test_mpi_joins_the_trainers_of_one_slot() -> None:
+    done = slots(3, "mpi", per_slot=2)
+    assert done.error is None
+    assert [json.loads(result)["total"] for result in done.results] == [6, 6, 6]
+
+
+def test_no_gpu_is_seen_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (result,) = slots(1, "look", use_gpu=False).results
+    assert json.loads(result)["environ"]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_too_few_gpus_start_nothing(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    error = slots(2, "sleep", str(notes).encode(), use_gpu=True).error
+    assert isinstance(error, LaunchError)
+    assert "wanted 2 GPUs on this host, one for each trainer, found 1" in str(error)
+    assert list(notes.iterdir()) == []
+
+
+def test_a_missing_module_starts_nothing(notes: Path) -> None:
+    error = slots(2, "sleep", str(notes).encode(), modules=("json.decoder", "not_on_the_executors")).error
+    assert isinstance(error, LaunchError)
+    assert "needs the module not_on_the_executors" in str(error)
+    assert list(notes.iterdir()) == []
+
+
+def test_an_interface_that_is_not_there_starts_nothing(notes: Path) -> None:
+    error = slots(1, "sleep", str(notes).encode(), nics=("nope0",)).error
+    assert isinstance(error, LaunchError)
+    assert "network interface nope0: not on this host" in str(error)
+
+
+def test_a_stopped_trainer_has_failed_after_the_heartbeat(notes: Path) -> None:
+    error = slots(2, "frozen", str(notes).encode()).error
+    assert isinstance(error, TrainerError)
+    assert (error.rank, error.signal, error.exit_code) == (1, "SIGSTOP", None)
+    assert "stopped by SIGSTOP" in str(error)
+    assert "rank 1 stands still" in error.failure.tail
+    assert not [pid for pid in pids(notes) if alive(pid)]
+
+
+def test_a_trainer_finds_the_token_and_its_environment_does_not_hold_it() -> None:
+    assert slots(2, "token").results == [b"t" * 64] * 2
+    (result,) = slots(1, "look").results
+    assert "t" * 64 not in json.dumps(json.loads(result)["environ"])
+
+
+def test_large_results_travel_by_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_hvd.launch import slot
+
+    monkeypatch.setattr(slot, "_BY_STORE_BYTES", 1000)
+    payload = os.urandom(5000)
+    results = launch_local(LaunchSpec("run-1", 2, "launch_programs:echo", payload, f"{tmp_path}/store"))
+    assert results == [payload, payload]
+    assert [path for path in Store.create(f"{tmp_path}/store").list() if "logs" not in path] == []
+
+
+@pytest.mark.parametrize("way", ["auto", "store"])
+def test_lines_reach_the_driver_while_the_run_goes_on(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("SPARK_HVD_LOG_CHANNEL", way)
+    heard: list[tuple[int, str, str]] = []
+
+    def hear(line: Line) -> None:
+        heard.append((line.rank, line.stream, line.text))
+        if len(heard) == 4:
+            (notes / "heard").touch()
+
+    store = f"{tmp_path}/store" if way == "store" else None
+    spec = LaunchSpec("run-1", 2, "launch_programs:talk", str(notes).encode(), store, output_bytes=1000)
+    launch_local(spec, on_output=hear)
+    first = {
+        (rank, s, f"{word} {rank}") for rank in range(2) for s, word in (("stdout", "hello of"), ("driver", "look at"))
+    }
+    assert set(heard[:4]) == first
+    assert sorted(heard[4:]) == [(0, "stdout", "good bye"), (1, "stdout", "good bye")]
+    if store is not None:
+        assert [path for path in Store.create(store).list() if "logs" not in path] == []
+
+
+def test_a_flood_of_lines_is_bounded_and_the_log_is_whole(tmp_path: Path) -> None:
+    lines: list[str] = []
+    spec = LaunchSpec("run-1", 1, "launch_programs:chatter", b"50000", f"{tmp_path}/store", output_bytes=100_000)
+    launch_local(spec, on_output=lambda line: lines.append(line.text))
+    assert len(lines) < 20_000
+    assert any("lines left out here" in line for line in lines)
+    assert lines[-1].startswith("line 49999 ")
+    assert len(Store.create(f"{tmp_path}/store").read(layout.rank_log("run-1", 0)).splitlines()) == 50_000
+
+
+def test_what_poll_raises_ends_local_trainers(notes: Path) -> None:
+    def poll() -> None:
+        if len(pids(notes)) == 2:
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        launch_local(LaunchSpec("run-1", 2, "launch_programs:sleep", str(notes).encode()), poll)
+    assert not [pid for pid in pids(notes) if alive(pid)]

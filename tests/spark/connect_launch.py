@@ -83,8 +83,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             spark_hvd.run(lose_the_worker, (folder,), num_proc=2)
-        except LaunchError as e:
-            print("LOST", str(e).splitlines()[0], all_gone(folder, 5.0))
+        except TrainerError as e:
+            print("LOST", e.rank, str(e).splitlines()[0], all_gone(folder, 5.0))
     print("AGAIN", spark_hvd.run(who, (20,), num_proc=2), spark.range(10).count())
     spark.stop()
 

@@ -35,6 +35,6 @@ def test_run_on_connect(tmp_path: Path) -> None:
     assert "ValueError: bad label 17 in column y" in output
     assert "LATE The run took longer than timeout=1 s" in output
     assert "CANCELLED 'enough' True" in output
-    assert re.search("LOST A slot was lost .* True", output)
+    assert re.search("LOST 1 Rank 1 of 2 .*A slot was lost .* True", output)
     assert "AGAIN [20, 21] 10" in output
     assert list(tmp_path.glob("spark-hvd-*")) == []

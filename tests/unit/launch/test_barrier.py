@@ -2,32 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_hvd.launch.barrier import slots_of_master, translate
-
-
-@pytest.mark.parametrize(
-    ("master", "cpus", "cores", "slots"),
-    [
-        ("local", 1, 8, 1),
-        ("local", 2, 8, 0),
-        ("local[3]", 1, 8, 3),
-        ("local[5]", 2, 8, 2),
-        ("local[4, 2]", 1, 8, 4),
-        ("local[*]", 1, 8, 8),
-        ("local[*,3]", 3, 8, 2),
-        # A Connect server's machine is not the driver's.
-        ("local[*]", 1, None, None),
-        ("local-cluster[2,1,1024]", 1, 8, 2),
-        ("local-cluster[2, 3, 1024]", 2, 8, 2),
-        ("yarn", 1, 8, None),
-        ("spark://host:7077", 1, 8, None),
-        ("k8s://https://host", 1, 8, None),
-        ("", 1, 8, None),
-    ],
-)
-def test_slots_that_the_master_shows(master: str, cpus: int, cores: int | None, slots: int | None) -> None:
-    assert slots_of_master(master, cpus, cores) == slots
-
+from spark_hvd.errors import ConfigError, LaunchError, RunCancelled
+from spark_hvd.launch.barrier import translate
+from spark_hvd.launch.conduct import LostSlot
 
 WORKER = """An error occurred while calling o99.collectToPython.
 Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
@@ -41,16 +18,29 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "kind", "expected"),
     [
-        ("Job aborted: Could not recover from a failed barrier ResultStage. Most recent", "A slot was lost"),
-        (WORKER.format("ModuleNotFoundError: No module named 'fsspec'"), "lacks a module: ModuleNotFoundError: No mod"),
-        (WORKER.format("TypeError: expected str, not int"), "Spark's Python worker: TypeError: expected str, not int"),
-        (WORKER.format("pyspark.errors.exceptions.base.PySparkRuntimeError: [X] versions"), "worker: pyspark.errors"),
-        ("Total size of serialized results of 2 tasks is bigger than spark.driver.maxResultSize", "maxResultSize"),
-        ("Job 3 cancelled part of cancelled job tags", "was cancelled"),
-        ("something else", "something else"),
+        ("Job aborted: Could not recover from a failed barrier ResultStage. Most recent", LostSlot, "A slot was lost"),
+        (WORKER.format("ModuleNotFoundError: No module named 'fsspec'"), LaunchError, "lacks a module: ModuleNotFound"),
+        (WORKER.format("TypeError: expected str, not int"), LaunchError, "Spark's Python worker: TypeError: expected"),
+        (WORKER.format("pyspark.errors.exceptions.base.PySparkRuntimeError: [X] v"), LaunchError, "worker: pyspark."),
+        ("results of 2 tasks is bigger than spark.driver.maxResultSize", LaunchError, "Give run() a store"),
+        ("Barrier execution mode does not support dynamic resource allocation for now", ConfigError, "enabled=false"),
+        ("Job 3 cancelled part of cancelled job tags", RunCancelled, "was cancelled"),
+        ("something else", LaunchError, "something else"),
     ],
 )
-def test_what_spark_says_is_translated(text: str, expected: str) -> None:
-    assert expected in str(translate(RuntimeError(text)))
+def test_what_spark_says_is_translated(text: str, kind: type[Exception], expected: str) -> None:
+    error = translate(RuntimeError(text))
+    assert type(error) is kind
+    assert expected in str(error)
+
+
+def test_spark_says_which_slot_was_lost() -> None:
+    said = "Could not recover from a failed barrier ResultStage. Stage failed because barrier task {} finished"
+    named = translate(RuntimeError(said.format("ResultTask(12, 3)")))
+    assert isinstance(named, LostSlot)
+    assert named.slot == 3
+    unnamed = translate(RuntimeError(said.format("?")))
+    assert isinstance(unnamed, LostSlot)
+    assert unnamed.slot is None

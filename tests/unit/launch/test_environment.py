@@ -34,19 +34,23 @@ def test_identity_is_not_overridden() -> None:
     assert environment.of_trainer({"SPARK_HVD_RANK": "5"}, 1, {"SPARK_HVD_RANK": "0"})["SPARK_HVD_RANK"] == "0"
 
 
-def test_loopback_only_when_all_share_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UCX_NET_DEVICES", raising=False)
-    monkeypatch.delenv("FI_TCP_IFACE", raising=False)
-    together = environment.of_world(World(0, 2, 0, 2, 0, 1), {"FI_TCP_IFACE": "eth1"})
-    assert together["UCX_NET_DEVICES"] == "lo"
-    assert "FI_TCP_IFACE" not in together
-    assert "UCX_NET_DEVICES" not in environment.of_world(World(0, 2, 0, 1, 0, 2), {})
-    assert environment.of_world(World(3, 4, 1, 2, 1, 2), {}) == {
+def test_libraries_listen_on_the_chosen_interface_unless_somebody_said_otherwise() -> None:
+    chosen = environment.of_world(World(0, 2, 0, 2, 0, 1), "lo", {"FI_TCP_IFACE": "eth1"})
+    assert (chosen["UCX_NET_DEVICES"], chosen["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
+    assert "FI_TCP_IFACE" not in chosen
+    assert environment.of_world(World(3, 4, 1, 2, 1, 2), "", {}) == {
         "SPARK_HVD_LOCAL_RANK": "1",
         "SPARK_HVD_LOCAL_SIZE": "2",
         "SPARK_HVD_CROSS_RANK": "1",
         "SPARK_HVD_CROSS_SIZE": "2",
     }
+
+
+def test_an_interface_can_be_asked_for_by_the_user_or_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HVD_INTERFACE", raising=False)
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth7")
+    assert environment.interfaces_asked_for({}) == ["eth7"]
+    assert environment.interfaces_asked_for({"SPARK_HVD_INTERFACE": "eth8, eth9"}) == ["eth8", "eth9"]
 
 
 def test_module_path_is_absolute_and_starts_with_what_was_asked_for(

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from spark_hvd.launch.output import TAIL_LINES, Output
+
+
+def texts(output: Output) -> list[tuple[str, str]]:
+    """What waits for the driver; it waits no more."""
+    return [(line.stream, line.text) for line in output.take(1000, 1 << 20)]
 
 
 def test_all_in_the_file_and_the_last_lines_in_memory(tmp_path: Path) -> None:
@@ -15,7 +21,7 @@ def test_all_in_the_file_and_the_last_lines_in_memory(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"".join(b"line %d\nhalf\n" % i for i in range(100)) + b"no end"
     assert len(output.tail()) == TAIL_LINES
     assert output.tail()[-3:] == ("line 99", "half", "no end")
-    assert output.kept() == []
+    assert not output.waiting()
 
 
 def test_streams_do_not_mix_within_a_line(tmp_path: Path) -> None:
@@ -25,7 +31,7 @@ def test_streams_do_not_mix_within_a_line(tmp_path: Path) -> None:
     output.write("stdout", b"1\n")
     output.write("stderr", b"2\n")
     output.close()
-    assert output.kept() == [("stdout", "out 1"), ("stderr", "err 2")]
+    assert texts(output) == [("stdout", "out 1"), ("stderr", "err 2")]
 
 
 def test_what_is_kept_for_the_driver_is_bounded(tmp_path: Path) -> None:
@@ -33,7 +39,32 @@ def test_what_is_kept_for_the_driver_is_bounded(tmp_path: Path) -> None:
     for i in range(10):
         output.write("stdout", b"line %d\n" % i)
     output.close()
-    assert output.kept() == [("stdout", "line 8"), ("stdout", "line 9")]
+    gap, *lines = texts(output)
+    assert lines == [("stdout", "line 8"), ("stdout", "line 9")]
+    assert "8 lines left out" in gap[1]
+    assert texts(output) == []
+
+
+def test_lines_are_taken_in_portions(tmp_path: Path) -> None:
+    output = Output(tmp_path / "log", rank=3, keep_bytes=1000)
+    output.write("stdout", b"a\nbb\nccc\nd\n")
+    assert [line.text for line in output.take(2, 100)] == ["a", "bb"]
+    assert [line.text for line in output.take(10, 2)] == ["ccc"]
+    (last,) = output.take(10, 100)
+    assert (last.rank, last.stream, last.text) == (3, "stdout", "d")
+    assert abs(last.time - time.time()) < 60
+    output.close()
+
+
+def test_only_the_streams_that_were_asked_for_travel(tmp_path: Path) -> None:
+    output = Output(tmp_path / "log", keep_bytes=1000, streams=["driver"])
+    output.write("stdout", b"out\n")
+    output.write("driver", b"look\n")
+    output.close()
+    assert texts(output) == [("driver", "look")]
+    # What is told to the driver is no output of the trainer.
+    assert output.tail() == ("out",)
+    assert (tmp_path / "log").read_bytes() == b"out\n"
 
 
 def test_a_progress_bar_is_its_last_state(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from spark_hvd.launch import environment, reaper
-from spark_hvd.launch.guard import Guard
+from spark_hvd.launch.channel import Server
+from spark_hvd.launch.guard import Guard, LastWords
 from spark_hvd.launch.output import Output
 from spark_hvd.launch.process import TrainerProcess, signal_name
 
@@ -138,6 +141,53 @@ def test_the_guard_is_started_again_and_ends_with_its_slot(tmp_path: Path) -> No
     assert not folder.exists()
 
 
+SPEAKER = """
+import json, subprocess, sys
+from pathlib import Path
+from spark_hvd.launch import environment, reaper
+from spark_hvd.launch.guard import Guard, LastWords
+marker, folder, words = sys.argv[1:]
+log = Path(folder) / "rank-3.log"
+log.write_bytes(b"".join(b"line %d\\n" % i for i in range(100)))
+guard = Guard(reaper.Remains(marker, (), (folder,)), environment.of_helper(), LastWords(**json.loads(words)))
+program = "print('not read by anybody', flush=True); import time; time.sleep(100)"
+trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    env=environment.of_helper() | {reaper.MARKER: marker}, start_new_session=True)
+guard.watch(trainer.pid, 3, str(log), (trainer.stdout.fileno(), trainer.stderr.fileno()))
+import select
+select.select([trainer.stdout], [], [], 30)
+print(guard.pid, trainer.pid, flush=True)
+import time
+time.sleep(100)
+"""
+
+
+def test_the_guard_saves_what_was_printed_down_to_what_nobody_had_read(tmp_path: Path) -> None:
+    folder, store = tmp_path / "folder", tmp_path / "store"
+    folder.mkdir()
+    server = Server("127.0.0.1", "the token")
+    try:
+        words = LastWords(server.host, server.port, "the token", str(store), {}, {"3": "runs/r/logs/rank-3.log"})
+        owner = subprocess.Popen(
+            [sys.executable, "-c", SPEAKER, f"test-{uuid.uuid4().hex}", str(folder), json.dumps(asdict(words))],
+            env=environment.of_helper(),
+            stdout=subprocess.PIPE,
+        )
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 2
+        owner.kill()
+        owner.communicate(timeout=10)
+        assert gone(pids, 20.0)
+        events = [event for _, event in server.take() if event]
+    finally:
+        server.close()
+    rank, lines = events[0]["tail"]
+    assert (rank, len(lines), lines[-2:]) == (3, 50, ["line 99", "not read by anybody"])
+    assert (store / "runs/r/logs/rank-3.log").read_text().splitlines()[-2:] == ["line 99", "not read by anybody"]
+    assert not folder.exists()
+
+
 def test_a_trainer_that_is_told_nothing_ends(tmp_path: Path) -> None:
     """Its slot may end before it says what to do."""
     ended = threading.Event()
@@ -147,6 +197,7 @@ def test_a_trainer_that_is_told_nothing_ends(tmp_path: Path) -> None:
         folder=tmp_path,
         environment=environment.of_trainer({}, 1, {}),
         pass_fds=[],
+        token="t",
         output=output,
         on_end=ended.set,
     )
@@ -165,6 +216,7 @@ def test_close_ends_a_trainer_that_was_never_told(tmp_path: Path) -> None:
         folder=tmp_path,
         environment=environment.of_trainer({}, 1, {}),
         pass_fds=[],
+        token="t",
         output=Output(tmp_path / "log"),
         on_end=lambda: None,
     )

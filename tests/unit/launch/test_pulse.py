@@ -5,11 +5,22 @@ import json
 import pytest
 
 from spark_hvd.errors import LaunchError
-from spark_hvd.launch.pulse import BROKEN, ENDED, FAILED, Kind, SlotState, Verdict, first_failure, judge, parse
+from spark_hvd.launch.pulse import (
+    BROKEN,
+    ENDED,
+    FAILED,
+    Kind,
+    TrainerState,
+    Verdict,
+    first_failure,
+    judge,
+    parse,
+    to_message,
+)
 
 
-def states(*fields: dict[str, object]) -> list[SlotState]:
-    return [SlotState(rank, **f) for rank, f in enumerate(fields)]  # type: ignore[arg-type]
+def states(*fields: dict[str, object]) -> list[TrainerState]:
+    return [TrainerState(rank, **f) for rank, f in enumerate(fields)]  # type: ignore[arg-type]
 
 
 RUN: dict[str, object] = {"passed": 1}
@@ -80,18 +91,22 @@ def test_release_hands_out_the_puts_of_all() -> None:
 
 
 def test_messages_round_trip() -> None:
-    state = SlotState(1, FAILED, passed=2, waits=True, puts={"k": "v w"}, time=1.5, collective=True, blames=(0, 3))
-    assert "\n" not in state.to_message()
-    assert parse([SlotState(0).to_message(), state.to_message()], 2) == [SlotState(0), state]
+    state = TrainerState(1, FAILED, passed=2, waits=True, puts={"k": "v w"}, time=1.5, collective=True, blames=(0, 3))
+    first = TrainerState(0)
+    assert "\n" not in to_message([first, state])
+    assert parse([to_message([first]), to_message([state])], 2) == [first, state]
+    # A slot with several trainers, and one with none.
+    assert parse([to_message([first, state]), to_message([])], 2) == [first, state]
 
 
 @pytest.mark.parametrize(
     "messages",
     [
         ["Task 3 was killed"],
-        [SlotState(0).to_message()],
-        [SlotState(1).to_message(), SlotState(0).to_message()],
-        [json.dumps({"rank": 0, "colour": 1}), SlotState(1).to_message()],
+        [to_message([TrainerState(0)])],
+        [to_message([TrainerState(1)]), to_message([TrainerState(0)])],
+        [json.dumps([{"rank": 0, "colour": 1}]), to_message([TrainerState(1)])],
+        ["7", to_message([TrainerState(1)])],
     ],
 )
 def test_an_interrupted_exchange_is_an_error(messages: list[str]) -> None:
