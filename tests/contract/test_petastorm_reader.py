@@ -78,7 +78,7 @@ def test_idle_workers_sleep(store: Store) -> None:
         assert all(frame.f_code.co_name == "_work" for frame in stacks)
 
 
-@pytest.mark.parametrize("pool", ["thread", "dummy", "process"])
+@pytest.mark.parametrize("pool", ["thread", "dummy", pytest.param("process", marks=pytest.mark.slow)])
 def test_every_pool_gives_the_same_batches(store: Store, pool: str) -> None:
     spec = write(store, "data", [[20] * 4, [35]])
     how: dict[str, Any] = {"seed": 5, "batch_size": 7, "buffer_bytes": 3000, "rank": 1, "size": 2}
@@ -98,6 +98,7 @@ def test_every_pool_gives_the_same_batches(store: Store, pool: str) -> None:
     assert all(worker.poll() is not None for worker in workers)
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_dies_is_an_error(store: Store) -> None:
     spec = write(store, "data", [[20] * 50])
     options = PetastormOptions(pool="process", workers=1)
@@ -169,7 +170,7 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("pool", ["thread", "process"])
+@pytest.mark.parametrize("pool", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_transform_of_columns(store: Store, pool: str, tmp_path: Path) -> None:
     from petastorm.transform import TransformSpec
 
