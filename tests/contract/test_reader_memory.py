@@ -11,6 +11,8 @@ import pytest
 
 from spark_hvd.settings import child_environment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
@@ -18,8 +20,6 @@ from spark_hvd.data.batches import open_reader
 from spark_hvd.specs import ColumnSpec, DatasetSpec
 from spark_hvd.store import Store
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-
-pytestmark = pytest.mark.slow
 
 folder, engine = sys.argv[1:]
 rows, width, groups = 10_000, 256, 25
