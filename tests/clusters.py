@@ -42,6 +42,8 @@ def missing(name: str) -> str:
             import grpc  # noqa: F401
         except ImportError:
             return "Spark Connect needs grpcio: pip install 'spark_hvd[connect]'"
+        if not list((_pyspark() / "jars").glob("spark-connect*.jar")):
+            return "this pyspark brings no Connect server (3.5 gets it from Maven)"
     if name == "standalone":
         if os.geteuid() != 0 or shutil.which("ip") is None:
             return "two network namespaces need root and the ip command"

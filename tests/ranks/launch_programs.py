@@ -49,6 +49,7 @@ def look(context: TrainerContext, payload: bytes) -> bytes:
         "attempt": context.attempt,
         "environ": dict(os.environ),
         "path": sys.path,
+        "executable": sys.executable,
         "folder": folder,
         "mode": os.stat(folder).st_mode & 0o777,
         "payload": len(payload),

@@ -20,6 +20,8 @@ from spark_hvd import core
 from spark_hvd.core import Op
 from spark_hvd.errors import CommError, ConfigError
 
+pytestmark = pytest.mark.slow
+
 Array = np.ndarray[Any, Any]
 DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 OPS = (Op.SUM, Op.AVERAGE, Op.MIN, Op.MAX, Op.PRODUCT)

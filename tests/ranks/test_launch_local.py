@@ -14,6 +14,8 @@ import pytest
 from spark_hvd import HorovodRunner
 from spark_hvd.errors import ConfigError, TrainerError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -23,8 +25,6 @@ from pathlib import Path
 import beside
 import spark_hvd
 from spark_hvd import core
-
-pytestmark = pytest.mark.slow
 world = core.init()
 print(f"rank {world.rank} of {world.size}", sys.argv[1:], beside.WORD, Path(__file__).name, __name__)
 if "--fail" in sys.argv and world.rank == 1 and spark_hvd.attempt() < 1:

@@ -22,6 +22,8 @@ from spark_hvd.launch.slot import Row, Seat, SlotTask, run_slot
 from spark_hvd.specs import LaunchSpec
 from spark_hvd.store import Store, layout
 
+pytestmark = pytest.mark.slow
+
 
 class Meeting:
     """What BarrierTaskContext.allGather does, for threads."""

@@ -16,6 +16,8 @@ from harness import run_ranks
 import spark_hvd.torch as hvd
 from spark_hvd.errors import HorovodError
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS: dict[str, Callable[[], Any]] = {}
 
 

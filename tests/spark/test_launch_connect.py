@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import clusters
 import pytest
 
 pytestmark = pytest.mark.jvm
@@ -17,7 +18,9 @@ ROOT = HERE.parents[1]
 
 @pytest.mark.timeout(240)
 def test_run_on_connect(tmp_path: Path) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'spark_hvd[connect]'")
+    why_not = clusters.missing("connect")
+    if why_not:
+        pytest.skip(why_not)
     done = subprocess.run(
         [sys.executable, str(HERE / "connect_launch.py")],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
