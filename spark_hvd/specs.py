@@ -109,7 +109,10 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """A prepared dataset: Parquet folders in the Store (paths relative to it) and what is in them."""
+    """A dataset: Parquet folders in a Store (paths relative to it) and what is in them.
+
+    ``dropped_rows`` counts what a policy left out; ``store_url`` is the Store of the paths when it is not the run's.
+    """
 
     train_path: str
     columns: tuple[ColumnSpec, ...]
@@ -117,6 +120,8 @@ class DatasetSpec:
     val_path: str | None = None
     val_rows: int = 0
     bytes_written: int = 0
+    dropped_rows: int = 0
+    store_url: str | None = None
 
     def column(self, name: str) -> ColumnSpec:
         """The column called ``name``; KeyError when there is none."""

@@ -1,44 +1,62 @@
 #include "fusion.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <new>
+#include <string>
 #include <tuple>
+#include <utility>
 
 namespace spark_hvd {
+
+bool CanFuse(const Request& a, const Request& b) {
+  return a.kind == Kind::kAllreduce && b.kind == Kind::kAllreduce && a.dtype == b.dtype && a.op == b.op &&
+         a.scaling.prescale == b.scaling.prescale && a.scaling.postscale == b.scaling.postscale;
+}
 
 std::vector<std::vector<size_t>> PlanFusion(const std::vector<Request>& ready, int64_t threshold) {
   using Key = std::tuple<int32_t, int32_t, double, double>;
   struct Open {
     size_t group;
     int64_t bytes;
+    std::string explicit_group;  // of its last member
   };
   std::vector<std::vector<size_t>> groups;
   std::map<Key, Open> open;
+  std::map<std::pair<Key, std::string>, int64_t> group_bytes;
+  const auto key_of = [](const Request& r) { return Key{r.dtype, r.op, r.scaling.prescale, r.scaling.postscale}; };
+  for (const Request& request : ready) {
+    if (!request.group.empty() && request.kind == Kind::kAllreduce) {
+      group_bytes[{key_of(request), request.group}] += request.bytes();
+    }
+  }
   for (size_t i = 0; i < ready.size(); ++i) {
     const Request& request = ready[i];
-    const int64_t bytes = request.bytes();
-    if (request.kind != Kind::kAllreduce || bytes > threshold) {
+    if (request.kind != Kind::kAllreduce) {
       groups.push_back({i});
       continue;
     }
-    const Key key{request.dtype, request.op, request.scaling.prescale, request.scaling.postscale};
+    const Key key = key_of(request);
     auto found = open.find(key);
-    if (found != open.end() && found->second.bytes + bytes <= threshold) {
+    const bool follows = found != open.end() && !request.group.empty() && found->second.explicit_group == request.group;
+    const int64_t unit = request.group.empty() ? request.bytes() : group_bytes[{key, request.group}];
+    if (follows || (found != open.end() && found->second.bytes + unit <= threshold)) {
       groups[found->second.group].push_back(i);
-      found->second.bytes += bytes;
+      if (!follows) found->second.bytes += unit;
+      found->second.explicit_group = request.group;
+    } else if (unit > threshold && request.group.empty()) {
+      groups.push_back({i});
     } else {
-      open[key] = {groups.size(), bytes};
+      open[key] = {groups.size(), unit, request.group};
       groups.push_back({i});
     }
   }
   return groups;
 }
 
-void FusionBuffer::Free::operator()(char* memory) const { std::free(memory); }
+void ScratchBuffer::Free::operator()(char* memory) const { std::free(memory); }
 
-char* FusionBuffer::Reserve(int64_t bytes) {
+char* ScratchBuffer::Reserve(int64_t bytes) {
   constexpr int64_t kLine = 64;
   if (bytes > capacity_) {
     const int64_t rounded = (bytes + kLine - 1) / kLine * kLine;
@@ -49,22 +67,6 @@ char* FusionBuffer::Reserve(int64_t bytes) {
     capacity_ = rounded;
   }
   return memory_.get();
-}
-
-void PackInputs(const std::vector<Entry>& entries, char* buffer) {
-  for (const Entry& entry : entries) {
-    const size_t bytes = static_cast<size_t>(entry.request.bytes());
-    if (bytes > 0) std::memcpy(buffer, entry.input, bytes);
-    buffer += bytes;
-  }
-}
-
-void UnpackOutputs(const std::vector<Entry>& entries, const char* buffer) {
-  for (const Entry& entry : entries) {
-    const size_t bytes = static_cast<size_t>(entry.request.bytes());
-    if (bytes > 0) std::memcpy(entry.output, buffer, bytes);
-    buffer += bytes;
-  }
 }
 
 }  // namespace spark_hvd

@@ -1,4 +1,4 @@
-// Small allreduces that are ready together are carried out as one. Owns the plan (pure) and the buffer.
+// Small allreduces that are ready together are carried out as one. Owns the plan (pure) and the kind of buffer.
 //
 // Fusion never changes a result: each element is summed over the ranks in one order wherever it lies.
 #ifndef SPARK_HVD_SRC_FUSION_H_
@@ -11,12 +11,16 @@
 
 namespace spark_hvd {
 
-// Groups of indices into `ready`. Allreduces of one dtype, op and scaling share a group up to `threshold` bytes; all
-// else stands alone. Groups are ordered by their first member, members by index.
+// Whether both can be carried out as one collective.
+bool CanFuse(const Request& a, const Request& b);
+
+// Groups of indices into `ready`. Collectives that can be fused share a group up to `threshold` bytes; all else stands
+// alone. Neighbours of one explicit group stay together whatever their size. Groups are ordered by their first member,
+// members by index.
 std::vector<std::vector<size_t>> PlanFusion(const std::vector<Request>& ready, int64_t threshold);
 
-// Memory that grows to what was asked for last and is kept between steps.
-class FusionBuffer {
+// Memory that grows to what was asked for and is kept between steps.
+class ScratchBuffer {
  public:
   // At least `bytes`, aligned to a cache line.
   char* Reserve(int64_t bytes);
@@ -28,10 +32,6 @@ class FusionBuffer {
   std::unique_ptr<char, Free> memory_;
   int64_t capacity_ = 0;
 };
-
-// Inputs of `entries` one after the other into `buffer`, and `buffer` back to their outputs.
-void PackInputs(const std::vector<Entry>& entries, char* buffer);
-void UnpackOutputs(const std::vector<Entry>& entries, const char* buffer);
 
 }  // namespace spark_hvd
 

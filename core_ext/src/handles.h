@@ -1,4 +1,4 @@
-// The promises of the core: a handle stands for one submitted collective until its caller has waited for it.
+// The promises of the core: a handle stands for what was submitted together until its caller has waited for it.
 #ifndef SPARK_HVD_SRC_HANDLES_H_
 #define SPARK_HVD_SRC_HANDLES_H_
 
@@ -12,27 +12,46 @@
 
 namespace spark_hvd {
 
+// How the collectives of a handle ended: the first failure, if any, and what the core made for them, by part.
+struct Outcome {
+  Status status;
+  std::vector<Output> outputs;
+};
+
 class HandleTable {
  public:
-  int64_t Create();
-  // Ends these handles with `status` and wakes their waiters.
-  void Finish(const std::vector<int64_t>& handles, const Status& status);
+  int64_t Create(int32_t parts);
+  // One part has ended. The handle ends with its last one.
+  void Finish(int64_t handle, int32_t part, const Status& status, Output output);
   // False for a handle that does not exist.
   bool Poll(int64_t handle, bool* done);
-  // HVD_TIMEOUT after `timeout` seconds (negative: no limit); anything else is how it ended, and frees the handle.
-  Status Wait(int64_t handle, double timeout);
+  // True when it has ended or does not exist (then outcome->status says so); a handle that has ended is freed.
+  bool Take(int64_t handle, Outcome* outcome);
+  // Somebody waits for it now.
+  void MarkWaited(int64_t handle);
+  // Whether somebody waits, has waited or has polled: the collective should not be put off.
+  bool IsWaited(int64_t handle) const;
+  // Sleeps until the handle has ended, a Nudge(), or `limit`.
+  void Sleep(int64_t handle, TimePoint limit);
+  // Wakes all sleepers.
+  void Nudge();
   // Forgets a handle: at once if it has ended, else when it ends.
   bool Release(int64_t handle);
+  // Forgets a handle whose collectives never started.
+  void Forget(int64_t handle);
 
  private:
   struct Slot {
-    bool done = false;
+    int32_t open = 0;  // parts
     bool released = false;
-    Status status;
+    bool waited = false;
+    Outcome outcome;
   };
 
-  std::mutex mutex_;
-  std::condition_variable ended_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int sleepers_ = 0;
+  int64_t nudges_ = 0;
   std::unordered_map<int64_t, Slot> slots_;
   int64_t next_ = 1;
 };

@@ -1,5 +1,9 @@
 #include "types.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
 namespace spark_hvd {
 
 int64_t ElementSize(int32_t dtype) {
@@ -10,51 +14,38 @@ int64_t ElementSize(int32_t dtype) {
     case HVD_FLOAT64:
     case HVD_INT64:
       return 8;
+    case HVD_INT16:
+    case HVD_FLOAT16:
+    case HVD_BFLOAT16:
+      return 2;
     case HVD_UINT8:
+    case HVD_INT8:
+    case HVD_BOOL:
       return 1;
     default:
       return 0;
   }
 }
 
+bool IsFloat(int32_t dtype) {
+  return dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64 || dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
+}
+
 const char* DtypeName(int32_t dtype) {
-  switch (dtype) {
-    case HVD_FLOAT32:
-      return "float32";
-    case HVD_FLOAT64:
-      return "float64";
-    case HVD_UINT8:
-      return "uint8";
-    case HVD_INT32:
-      return "int32";
-    case HVD_INT64:
-      return "int64";
-    default:
-      return "unknown dtype";
-  }
+  constexpr const char* kNames[] = {"float32", "float64", "uint8",   "int32",    "int64",
+                                    "int8",    "int16",   "float16", "bfloat16", "bool"};
+  return dtype >= 0 && dtype <= HVD_BOOL ? kNames[dtype] : "unknown dtype";
 }
 
 const char* OpName(int32_t op) {
-  switch (op) {
-    case HVD_SUM:
-      return "sum";
-    case HVD_AVERAGE:
-      return "average";
-    default:
-      return "unknown op";
-  }
+  constexpr const char* kNames[] = {"sum", "average", "min", "max", "product", "adasum"};
+  return op >= 0 && op <= HVD_ADASUM ? kNames[op] : "unknown op";
 }
 
 const char* KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kAllreduce:
-      return "allreduce";
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kBarrier:
-      return "barrier";
-  }
-  return "unknown collective";
+  constexpr const char* kNames[] = {"allreduce", "broadcast",     "barrier", "allgather",
+                                    "alltoall",  "reducescatter", "join",    "exchange"};
+  return kNames[static_cast<int>(kind)];
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -65,10 +56,38 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 }
 
 int64_t Request::count() const {
-  if (kind == Kind::kBarrier) return 0;
+  if (kind == Kind::kBarrier || kind == Kind::kJoin || kind == Kind::kExchange) return 0;
   int64_t product = 1;
   for (int64_t extent : shape) product *= extent;
   return product;
+}
+
+int64_t Request::row_count() const {
+  int64_t product = 1;
+  for (size_t i = 1; i < shape.size(); ++i) product *= shape[i];
+  return product;
+}
+
+bool Request::SameAs(const Request& other) const {
+  if (kind != other.kind || dtype != other.dtype || op != other.op || root != other.root ||
+      scaling.prescale != other.scaling.prescale || scaling.postscale != other.scaling.postscale ||
+      group != other.group || group_size != other.group_size || shape.size() != other.shape.size()) {
+    return false;
+  }
+  const size_t first = kind == Kind::kAllgather || kind == Kind::kAlltoall ? 1 : 0;
+  for (size_t i = first; i < shape.size(); ++i) {
+    if (shape[i] != other.shape[i]) return false;
+  }
+  return true;
+}
+
+void Output::Reserve(int64_t size) {
+  constexpr int64_t kLine = 64;
+  const int64_t rounded = std::max<int64_t>((size + kLine - 1) / kLine, 1) * kLine;
+  memory = {static_cast<char*>(std::aligned_alloc(kLine, static_cast<size_t>(rounded))),
+            [](char* pointer) { std::free(pointer); }};
+  if (!memory) throw std::bad_alloc();
+  bytes = size;
 }
 
 }  // namespace spark_hvd

@@ -9,7 +9,6 @@
 
 #include "check.h"
 #include "thread_link.h"
-#include "transport/alone/alone.h"
 
 using namespace spark_hvd;
 using namespace spark_hvd::test;
@@ -18,8 +17,8 @@ namespace {
 
 EngineConfig Config(double comm_timeout, int64_t fusion_threshold = 4 << 20) {
   EngineConfig config = World::QuietConfig();
-  config.comm_timeout = comm_timeout;
-  config.fusion_threshold = fusion_threshold;
+  config.set.coordinator.comm_timeout = comm_timeout;
+  config.set.coordinator.fusion_threshold = fusion_threshold;
   return config;
 }
 
@@ -74,35 +73,25 @@ TEST(engine_pairs_by_name_in_any_order_with_the_same_bits) {
 }
 
 TEST(engine_alone_serves_every_collective) {
-  auto engine =
-      Engine::Start(World::QuietConfig(), std::make_unique<AloneControlPlane>(), std::make_unique<AloneTransport>());
-  std::vector<float> in = {2, 4}, out(2);
-  Entry entry;
-  entry.request.kind = Kind::kAllreduce;
-  entry.request.name = "x";
-  entry.request.op = HVD_AVERAGE;
-  entry.request.scaling = {0.5, 3.0, true};
-  entry.request.shape = {2};
-  entry.input = in.data();
-  entry.output = out.data();
-  int64_t handle = 0;
-  CHECK_OK(engine->Submit(entry, &handle));
-  CHECK_OK(engine->handles().Wait(handle, 10));
+  World world(1);
+  std::vector<float> in = {2, 4}, out;
+  CHECK_OK(world.Wait(0, world.Allreduce(0, "x", in, &out, HVD_AVERAGE, 0.5, 3.0)));
   CHECK(out == std::vector<float>({3, 6}));
-  CHECK_OK(engine->Shutdown(10, false));
-  CHECK_OK(engine->Shutdown(10, false));
-  CHECK(engine->Submit(entry, &handle).code == HVD_SHUT_DOWN);
+  CHECK_OK(world.Wait(0, world.Broadcast(0, "x", &in, 0)));
+  CHECK_OK(world.Wait(0, world.Barrier(0, "x")));
+  Outcome outcome;
+  CHECK_OK(world.Run(0, World::Floats(Kind::kReducescatter, "x", in), &outcome));
+  CHECK_EQUAL(outcome.outputs[0].rows, 2);
+  CHECK_OK(world[0].Shutdown(10, false));
+  CHECK_OK(world[0].Shutdown(10, false));
+  CHECK(world.Run(0, World::Named(Kind::kBarrier, "late")).code == HVD_SHUT_DOWN);
 }
 
 TEST(engine_refuses_a_name_in_flight_and_takes_it_again_later) {
   World world(2);
   std::vector<float> in = {1}, out0, out1, other;
   const int64_t first = world.Allreduce(0, "x", in, &out0);
-  Entry entry;
-  entry.request.kind = Kind::kBarrier;
-  entry.request.name = "x";
-  int64_t handle = 0;
-  const Status refused = world[0].Submit(entry, &handle);
+  const Status refused = world.Run(0, World::Named(Kind::kBarrier, "x"));
   CHECK(refused.code == HVD_DUPLICATE_NAME);
   CHECK_CONTAINS(refused.message, "'x'");
   const int64_t second = world.Allreduce(1, "x", in, &out1);
@@ -182,11 +171,8 @@ TEST(engine_notices_that_rank_0_is_dead) {
   const int64_t handle = world.Barrier(1, "b");
   const Status status = world.Wait(1, handle, 15);
   CHECK(status.code == HVD_PEER_FAILED && status.ranks == std::vector<int32_t>({0}));
-  int64_t later = 0;
-  Entry entry;
-  entry.request.name = "later";
-  const Status again = world[1].Submit(entry, &later);
-  CHECK_EQUAL(again.message, status.message);
+  const Status again = world.Run(1, World::Named(Kind::kBarrier, "later"));
+  CHECK_CONTAINS(again.message, status.message.substr(status.message.find("': ") + 3));
 }
 
 TEST(engine_abort_is_told_to_the_others) {

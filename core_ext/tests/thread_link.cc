@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "check.h"
+#include "transport/alone/alone.h"
 #include "transport/link_control_plane.h"
 
 namespace spark_hvd::test {
@@ -65,7 +66,7 @@ class ThreadLink : public Link {
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
 
-  Status Send(int peer, Tag tag, const void* data, int64_t bytes, Request* request) override {
+  Status Send(int peer, int32_t tag, const void* data, int64_t bytes, Request* request) override {
     std::lock_guard<std::mutex> lock(hub_->mutex);
     *request = hub_->next++;
     if (!Lost(peer)) {
@@ -75,7 +76,7 @@ class ThreadLink : public Link {
     return Status::Ok();
   }
 
-  Status Receive(int peer, Tag tag, void* data, int64_t bytes, Request* request) override {
+  Status Receive(int peer, int32_t tag, void* data, int64_t bytes, Request* request) override {
     std::lock_guard<std::mutex> lock(hub_->mutex);
     *request = hub_->next++;
     if (!Lost(peer)) {
@@ -91,7 +92,7 @@ class ThreadLink : public Link {
     return Status::Ok();
   }
 
-  Status Probe(Tag tag, bool* found, int* peer, int64_t* bytes) override {
+  Status Probe(int32_t tag, bool* found, int* peer, int64_t* bytes) override {
     std::lock_guard<std::mutex> lock(hub_->mutex);
     *found = false;
     for (int from = 0; from < hub_->size && !*found; ++from) {
@@ -161,60 +162,85 @@ void RunRanks(int size, const std::function<void(int)>& body) {
 
 EngineConfig World::QuietConfig() {
   EngineConfig config;
-  config.comm_timeout = 30;
+  config.set.coordinator.comm_timeout = 30;
   config.log_level = static_cast<int>(LogLevel::kFatal);
   return config;
 }
 
-World::World(int size, EngineConfig config, DirectOptions options) : links_(MakeLinks(size)) {
-  for (const auto& link : links_) {
-    engines_.push_back(Engine::Start(config, std::make_unique<LinkControlPlane>(link),
-                                     std::make_unique<DirectTransport>(link, options)));
-  }
+World::World(int size, EngineConfig config, DirectOptions options) : links_(MakeLinks(size)), engines_(links_.size()) {
+  RunRanks(size, [&](int rank) {
+    const auto& link = links_[static_cast<size_t>(rank)];
+    std::vector<std::unique_ptr<Provider>> providers;
+    providers.push_back(std::make_unique<AloneProvider>());
+    providers.push_back(std::make_unique<DirectProvider>(link, options));
+    CHECK_OK(Engine::Start(config, std::make_unique<LinkControlPlane>(link), std::move(providers),
+                           &engines_[static_cast<size_t>(rank)]));
+  });
 }
 
 World::~World() {
   for (const auto& engine : engines_) engine->Shutdown(0, true);
 }
 
-int64_t World::Submit(int rank, Entry entry) {
+Entry World::Named(Kind kind, const std::string& name) {
+  Entry entry;
+  entry.request.kind = kind;
+  entry.request.name = name;
+  return entry;
+}
+
+Entry World::Floats(Kind kind, const std::string& name, const std::vector<float>& in, std::vector<float>* out) {
+  Entry entry = Named(kind, name);
+  entry.request.shape = {static_cast<int64_t>(in.size())};
+  entry.input = in.data();
+  if (out != nullptr) {
+    out->resize(in.size());
+    entry.output = out->data();
+  }
+  return entry;
+}
+
+int64_t World::Submit(int rank, std::vector<Entry> entries, int32_t set) {
   int64_t handle = 0;
-  const Status status = (*this)[rank].Submit(std::move(entry), &handle);
+  const Status status = (*this)[rank].Submit(set, std::move(entries), &handle);
   if (!status.ok()) throw std::runtime_error(status.message);
   return handle;
 }
 
+int64_t World::Submit(int rank, Entry entry, int32_t set) {
+  std::vector<Entry> entries;
+  entries.push_back(std::move(entry));
+  return Submit(rank, std::move(entries), set);
+}
+
 int64_t World::Allreduce(int rank, const std::string& name, const std::vector<float>& in, std::vector<float>* out,
                          int32_t op, double prescale, double postscale) {
-  Entry entry;
-  entry.request.kind = Kind::kAllreduce;
-  entry.request.name = name;
+  Entry entry = Floats(Kind::kAllreduce, name, in, out);
   entry.request.op = op;
   entry.request.scaling = {prescale, postscale, op == HVD_AVERAGE};
-  entry.request.shape = {static_cast<int64_t>(in.size())};
-  out->resize(in.size());
-  entry.input = in.data();
-  entry.output = out->data();
   return Submit(rank, std::move(entry));
 }
 
 int64_t World::Broadcast(int rank, const std::string& name, std::vector<float>* data, int root) {
-  Entry entry;
-  entry.request.kind = Kind::kBroadcast;
-  entry.request.name = name;
+  Entry entry = Floats(Kind::kBroadcast, name, *data, data);
   entry.request.root = root;
-  entry.request.shape = {static_cast<int64_t>(data->size())};
-  entry.input = entry.output = data->data();
   return Submit(rank, std::move(entry));
 }
 
-int64_t World::Barrier(int rank, const std::string& name) {
-  Entry entry;
-  entry.request.kind = Kind::kBarrier;
-  entry.request.name = name;
-  return Submit(rank, std::move(entry));
-}
+int64_t World::Barrier(int rank, const std::string& name) { return Submit(rank, Named(Kind::kBarrier, name)); }
 
-Status World::Wait(int rank, int64_t handle, double timeout) { return (*this)[rank].handles().Wait(handle, timeout); }
+Status World::Wait(int rank, int64_t handle, double timeout) { return WaitOutcome(rank, handle, timeout).status; }
+
+Outcome World::WaitOutcome(int rank, int64_t handle, double timeout) { return (*this)[rank].Wait(handle, timeout); }
+
+Status World::Run(int rank, Entry entry, Outcome* outcome) {
+  std::vector<Entry> entries;
+  entries.push_back(std::move(entry));
+  int64_t handle = 0;
+  Outcome here = (*this)[rank].Run(0, std::move(entries), 20, &handle);
+  Status status = here.status;
+  if (outcome != nullptr) *outcome = std::move(here);
+  return status;
+}
 
 }  // namespace spark_hvd::test

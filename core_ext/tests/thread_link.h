@@ -37,16 +37,24 @@ class World {
   Engine& operator[](int rank) { return *engines_[static_cast<size_t>(rank)]; }
   void Deafen(int rank) { MakeDeaf(links_[static_cast<size_t>(rank)]); }
 
-  // Submits and returns the handle; throws when it is refused.
+  static Entry Named(Kind kind, const std::string& name);
+  // A collective of floats in one dimension; `out`, if any, gets the size of `in`.
+  static Entry Floats(Kind kind, const std::string& name, const std::vector<float>& in,
+                      std::vector<float>* out = nullptr);
+
+  // These submit and return the handle; they throw when it is refused.
+  int64_t Submit(int rank, Entry entry, int32_t set = 0);
+  int64_t Submit(int rank, std::vector<Entry> entries, int32_t set = 0);
   int64_t Allreduce(int rank, const std::string& name, const std::vector<float>& in, std::vector<float>* out,
                     int32_t op = HVD_SUM, double prescale = 1.0, double postscale = 1.0);
   int64_t Broadcast(int rank, const std::string& name, std::vector<float>* data, int root);
   int64_t Barrier(int rank, const std::string& name);
   Status Wait(int rank, int64_t handle, double timeout = 20);
+  Outcome WaitOutcome(int rank, int64_t handle, double timeout = 20);
+  // Submits and waits as one.
+  Status Run(int rank, Entry entry, Outcome* outcome = nullptr);
 
  private:
-  int64_t Submit(int rank, Entry entry);
-
   std::vector<std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Engine>> engines_;
 };

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from spark_hvd.core.communicator import Communicator, Handle, Op
-from spark_hvd.core.process import communicator, init, is_initialized, shutdown
+from spark_hvd.core.communicator import Communicator, Op
+from spark_hvd.core.handle import Handle
+from spark_hvd.core.process import built, communicator, init, is_initialized, loaded, shutdown
 
-__all__ = ["Communicator", "Handle", "Op", "communicator", "init", "is_initialized", "shutdown"]
+__all__ = [
+    "Communicator",
+    "Handle",
+    "Op",
+    "built",
+    "communicator",
+    "init",
+    "is_initialized",
+    "loaded",
+    "shutdown",
+]

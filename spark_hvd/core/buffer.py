@@ -20,7 +20,13 @@ DTYPES: dict[np.dtype[Any], int] = {
     np.dtype(np.uint8): 2,
     np.dtype(np.int32): 3,
     np.dtype(np.int64): 4,
+    np.dtype(np.int8): 5,
+    np.dtype(np.int16): 6,
+    np.dtype(np.float16): 7,
+    np.dtype(np.bool_): 9,
 }
+BFLOAT16 = 8
+"""NumPy has none of its own: arrays of ml_dtypes' type, and arrays of 16-bit integers that are said to hold it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Buffer:
     dtype: int
 
     @staticmethod
-    def of(value: Any, who: str, *, written: bool = False) -> Buffer:
+    def of(value: Any, who: str, *, written: bool = False, dtype: str | None = None) -> Buffer:
         """The memory of ``value``.
 
         Parameters
@@ -53,6 +59,8 @@ class Buffer:
             Opens the message of an error, such as ``"allreduce 'loss'"``.
         written
             The core will write to it; then it must be an array, C-contiguous and writable.
+        dtype
+            ``"bfloat16"``: the array holds 16-bit integers that are the bits of such floats. Default: what it says.
 
         Raises
         ------
@@ -60,9 +68,9 @@ class Buffer:
             The dtype is not served, the memory is not C-contiguous, read-only but to be written, or not on the host.
         """
         array = _as_array(value, who, written)
-        code = DTYPES.get(array.dtype)
+        code = _code(array.dtype, dtype, who)
         if code is None:
-            served = ", ".join(str(d) for d in DTYPES)
+            served = ", ".join([*(str(d) for d in DTYPES), "bfloat16"])
             raise ConfigError(f"{who}: dtype {array.dtype} is not served; expected one of {served}. Convert it first")
         if not array.flags.c_contiguous:
             raise ConfigError(
@@ -86,6 +94,16 @@ class Buffer:
                 f"{who}: out has shape {theirs[0]} and dtype {theirs[1]}, the input has {mine[0]} and {mine[1]}; "
                 "they must be the same"
             )
+
+
+def _code(found: np.dtype[Any], stated: str | None, who: str) -> int | None:
+    if stated is not None:
+        if stated != "bfloat16" or found.kind not in "iu" or found.itemsize != 2:
+            raise ConfigError(
+                f"{who}: dtype={stated!r} for an array of {found}; expected dtype='bfloat16' for one of 16-bit integers"
+            )
+        return BFLOAT16
+    return BFLOAT16 if found.name == "bfloat16" else DTYPES.get(found)
 
 
 def _as_array(value: Any, who: str, written: bool) -> np.ndarray[Any, Any]:

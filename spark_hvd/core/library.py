@@ -10,17 +10,23 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
+import math
 import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spark_hvd import __version__, errors, settings
 from spark_hvd.specs import World
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 LIB_FOLDER = Path(__file__).resolve().parent / "lib"
 
 # hvd_status
@@ -43,12 +49,15 @@ class _Config(ctypes.Structure):
         ("cross_rank", ctypes.c_int32),
         ("cross_size", ctypes.c_int32),
         ("fusion_threshold", ctypes.c_int64),
+        ("cache_capacity", ctypes.c_int64),
         ("comm_timeout", ctypes.c_double),
+        ("stall_check", ctypes.c_double),
+        ("heartbeat_timeout", ctypes.c_double),
         ("log_level", ctypes.c_int32),
     )
 
 
-class Tensor(ctypes.Structure):
+class _Tensor(ctypes.Structure):
     """``hvd_tensor`` of core.h."""
 
     _fields_ = (
@@ -60,6 +69,153 @@ class Tensor(ctypes.Structure):
         ("device", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
     )
+
+
+class _Collective(ctypes.Structure):
+    """``hvd_collective`` of core.h."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("kind", ctypes.c_int32),
+        ("process_set", ctypes.c_int32),
+        ("op", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("root", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("group", ctypes.c_char_p),
+        ("tensors", ctypes.POINTER(_Tensor)),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("splits_count", ctypes.c_int32),
+    )
+
+
+# A collective as the C ABI wants it.
+Packed = _Collective
+
+
+class _Output(ctypes.Structure):
+    """``hvd_output`` of core.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("splits_count", ctypes.c_int32),
+        ("value", ctypes.c_int64),
+    )
+
+
+class Kind(IntEnum):
+    """``hvd_kind`` of core.h."""
+
+    ALLREDUCE = 0
+    BROADCAST = 1
+    BARRIER = 2
+    ALLGATHER = 3
+    ALLTOALL = 4
+    REDUCESCATTER = 5
+    JOIN = 6
+
+
+# Those whose outputs are the core's memory.
+MAKES_OUTPUT = frozenset({Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER, Kind.JOIN})
+COUNTERS = ("messages", "negotiated", "predicted", "refused", "tensors")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a collective: its name, addresses of input and output (0: none), dtype number and shape."""
+
+    name: str
+    source: int
+    target: int
+    dtype: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A collective to be asked for; see ``hvd_collective`` in core.h. ``group`` names several tensors."""
+
+    kind: Kind
+    operands: tuple[Operand, ...]
+    process_set: int = 0
+    op: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+    group: str = ""
+    splits: tuple[int, ...] | None = None
+
+    def pack(self) -> Packed:
+        """As the C ABI wants it; it keeps alive what it points to, but for the memory of the operands."""
+        count = len(self.operands)
+        names = (ctypes.c_char_p * count)(*(o.name.encode() for o in self.operands))
+        tensors = (_Tensor * count)(
+            *(
+                _Tensor(o.source, o.target, o.dtype, len(o.shape), (ctypes.c_int64 * len(o.shape))(*o.shape), -1, None)
+                for o in self.operands
+            )
+        )
+        splits = None if self.splits is None else (ctypes.c_int64 * len(self.splits))(*self.splits)
+        return _Collective(
+            ctypes.sizeof(_Collective), self.kind, self.process_set, self.op, self.prescale, self.postscale,
+            self.root, count, names, self.group.encode() or None, tensors, splits, len(self.splits or ()),
+        )  # fmt: skip
+
+
+class Outputs:
+    """What the core made for one handle. Its memory lives as long as an array over it, or this object."""
+
+    def __init__(self, lib: Any, pointer: Any) -> None:
+        self._lib, self._pointer = lib, pointer
+
+    def _get(self, index: int) -> _Output:
+        output = _Output()
+        self._lib.hvd_outputs_get(self._pointer, index, ctypes.byref(output))
+        return output
+
+    def array(self, index: int, dtype: np.dtype[Any], row: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """An output as rows of shape ``row``."""
+        output = self._get(index)
+        return np.asarray(_CoreMemory(self, output.data, dtype, (output.rows, *row)))
+
+    def splits(self, index: int) -> np.ndarray[Any, Any]:
+        """Rows received from each rank, int64."""
+        output = self._get(index)
+        return np.array(output.splits[: output.splits_count], np.int64)
+
+    def value(self, index: int) -> int:
+        """The number that is the result."""
+        return int(self._get(index).value)
+
+    def __del__(self) -> None:
+        self._lib.hvd_outputs_free(self._pointer)
+
+
+class SharedMemory:
+    """Memory of ``hvd_alloc``; freed with the last array over it."""
+
+    def __init__(self, lib: Any, pointer: Any) -> None:
+        self._lib, self._pointer, self._pid = lib, pointer, os.getpid()
+
+    def __del__(self) -> None:
+        # A forked child has no part in it.
+        if os.getpid() == self._pid:
+            self._lib.hvd_free(self._pointer)
+
+
+class _CoreMemory:
+    """What NumPy needs to see memory of the core as an array that keeps it alive."""
+
+    def __init__(
+        self, owner: Outputs | SharedMemory, address: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> None:
+        self._owner = owner
+        self.__array_interface__ = {"version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape}
 
 
 @lru_cache(maxsize=1)
@@ -93,27 +249,52 @@ def load_core() -> Any:
 
 def _declare(lib: Any) -> None:
     c = ctypes
-    context, tensor, handle = c.c_void_p, c.POINTER(Tensor), c.POINTER(c.c_int64)
+    context, handle, outputs = c.c_void_p, c.POINTER(c.c_int64), c.POINTER(c.c_void_p)
+    collective = c.POINTER(_Collective)
     signatures: dict[str, tuple[Any, ...]] = {
         "hvd_last_failed_ranks": (c.POINTER(c.c_int32), c.c_int32),
         "hvd_create": (c.POINTER(_Config), c.POINTER(context)),
         "hvd_shutdown": (context, c.c_double, c.c_int32),
-        "hvd_allreduce_async": (context, c.c_char_p, tensor, c.c_int32, c.c_double, c.c_double, handle),
-        "hvd_broadcast_async": (context, c.c_char_p, tensor, c.c_int32, handle),
-        "hvd_barrier_async": (context, c.c_char_p, handle),
+        "hvd_submit": (context, collective, handle),
+        "hvd_run": (context, collective, c.c_double, handle, outputs),
         "hvd_poll": (context, c.c_int64, c.POINTER(c.c_int32)),
         "hvd_wait": (context, c.c_int64, c.c_double),
+        "hvd_wait_outputs": (context, c.c_int64, c.c_double, outputs),
+        "hvd_outputs_get": (c.c_void_p, c.c_int32, c.POINTER(_Output)),
         "hvd_release": (context, c.c_int64),
+        "hvd_alloc": (context, c.c_int64, outputs, outputs),
+        "hvd_add_process_set": (context, c.POINTER(c.c_int32), c.c_int32, c.POINTER(c.c_int32)),
+        "hvd_remove_process_set": (context, c.c_int32),
+        "hvd_transport_of": (context, collective, c.c_char_p, c.c_int32),
+        "hvd_start_timeline": (context, c.c_char_p),
+        "hvd_stop_timeline": (context,),
     }
-    for query in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+    for query in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous"):
         signatures[f"hvd_{query}"] = (context,)
     for name, arguments in signatures.items():
         getattr(lib, name).argtypes = arguments
         getattr(lib, name).restype = c.c_int32
+    lib.hvd_counter.argtypes, lib.hvd_counter.restype = (context, c.c_char_p), c.c_int64
+    lib.hvd_outputs_free.argtypes, lib.hvd_outputs_free.restype = (c.c_void_p,), None
+    lib.hvd_free.argtypes, lib.hvd_free.restype = (c.c_void_p,), None
     lib.hvd_destroy.argtypes, lib.hvd_destroy.restype = (context,), None
     lib.hvd_abi_version.argtypes, lib.hvd_abi_version.restype = (), c.c_int32
     for name in ("hvd_version", "hvd_last_error"):
         getattr(lib, name).argtypes, getattr(lib, name).restype = (), c.c_char_p
+
+
+def core_version() -> str:
+    """Version that the core answers."""
+    version: str = load_core().hvd_version().decode()
+    return version
+
+
+def built() -> dict[str, bool]:
+    """Part of the package -> whether its library is there."""
+    return {
+        "core": (LIB_FOLDER / "libspark_hvd_core.so").exists(),
+        "mpi": (LIB_FOLDER / "libspark_hvd_mpi_mpich.so").exists(),
+    }
 
 
 def failure(lib: Any, status: int, who: str) -> errors.HorovodError:
@@ -158,7 +339,10 @@ def create_engine(world: World, comm: Any, *, check_world: bool) -> tuple[Any, A
         cross_rank=world.cross_rank,
         cross_size=world.cross_size,
         fusion_threshold=settings.FUSION_THRESHOLD.get(),
+        cache_capacity=settings.CACHE_CAPACITY.get(),
         comm_timeout=settings.COMM_TIMEOUT.get(),
+        stall_check=0.0 if settings.STALL_CHECK_DISABLE.get() else settings.STALL_CHECK.get(),
+        heartbeat_timeout=settings.HEARTBEAT_TIMEOUT.get(),
         log_level=LOG_LEVELS.index(level),
     )
     context = ctypes.c_void_p()
@@ -168,40 +352,56 @@ def create_engine(world: World, comm: Any, *, check_world: bool) -> tuple[Any, A
     return lib, context
 
 
-def submit_allreduce(
-    lib: Any, context: Any, name: str, tensor: Tensor, op: int, prescale: float, postscale: float
-) -> tuple[int, int]:
-    """(status, handle) of ``hvd_allreduce_async``."""
+def submit(lib: Any, context: Any, packed: Packed) -> tuple[int, int]:
+    """(status, handle) of ``hvd_submit``."""
     handle = ctypes.c_int64()
-    status = lib.hvd_allreduce_async(
-        context, name.encode(), ctypes.byref(tensor), op, prescale, postscale, ctypes.byref(handle)
-    )
-    return status, handle.value
+    return lib.hvd_submit(context, packed, handle), handle.value
 
 
-def submit_broadcast(lib: Any, context: Any, name: str, tensor: Tensor, root: int) -> tuple[int, int]:
-    """(status, handle) of ``hvd_broadcast_async``."""
+def run(lib: Any, context: Any, packed: Packed, timeout: float) -> tuple[int, int, Outputs | None]:
+    """(status, handle if it has not ended, outputs of the core) of ``hvd_run``."""
     handle = ctypes.c_int64()
-    status = lib.hvd_broadcast_async(context, name.encode(), ctypes.byref(tensor), root, ctypes.byref(handle))
-    return status, handle.value
+    if packed.kind not in MAKES_OUTPUT:
+        return lib.hvd_run(context, packed, timeout, handle, None), handle.value, None
+    outputs = ctypes.c_void_p()
+    status = lib.hvd_run(context, packed, timeout, handle, outputs)
+    return status, handle.value, Outputs(lib, outputs) if outputs else None
 
 
-def submit_barrier(lib: Any, context: Any, name: str) -> tuple[int, int]:
-    """(status, handle) of ``hvd_barrier_async``."""
-    handle = ctypes.c_int64()
-    return lib.hvd_barrier_async(context, name.encode(), ctypes.byref(handle)), handle.value
+def wait(lib: Any, context: Any, handle: int, timeout: float) -> tuple[int, Outputs | None]:
+    """(status, outputs of the core) of ``hvd_wait_outputs``."""
+    outputs = ctypes.c_void_p()
+    status = lib.hvd_wait_outputs(context, handle, timeout, outputs)
+    return status, Outputs(lib, outputs) if outputs else None
+
+
+def allocate(lib: Any, context: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, Any]:
+    """(status, array over new memory of ``hvd_alloc``)."""
+    data, memory = ctypes.c_void_p(), ctypes.c_void_p()
+    status = lib.hvd_alloc(context, math.prod(shape) * dtype.itemsize, data, memory)
+    if status != OK:
+        return status, None
+    assert data.value is not None
+    return status, np.asarray(_CoreMemory(SharedMemory(lib, memory), data.value, dtype, shape))
+
+
+def add_process_set(lib: Any, context: Any, ranks: Sequence[int]) -> tuple[int, int]:
+    """(status, number of the set) of ``hvd_add_process_set``."""
+    number = ctypes.c_int32(-1)
+    status = lib.hvd_add_process_set(context, (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), number)
+    return status, number.value
+
+
+def transport_of(lib: Any, context: Any, packed: Packed) -> tuple[int, str]:
+    """(status, name) of ``hvd_transport_of``."""
+    text = ctypes.create_string_buffer(64)
+    return lib.hvd_transport_of(context, packed, text, len(text)), text.value.decode()
 
 
 def is_done(lib: Any, context: Any, handle: int) -> bool:
     """Whether the collective behind ``handle`` has ended; a handle that is gone has."""
     done = ctypes.c_int32()
     return lib.hvd_poll(context, handle, ctypes.byref(done)) != OK or bool(done.value)
-
-
-def host_tensor(pointer_in: int, pointer_out: int, dtype: int, shape: tuple[int, ...]) -> Tensor:
-    """A tensor in host memory, for one call."""
-    extents = (ctypes.c_int64 * len(shape))(*shape)
-    return Tensor(pointer_in, pointer_out, dtype, len(shape), extents, -1, None)
 
 
 def find_libmpi() -> str:
@@ -295,6 +495,14 @@ class Mpi:
         mine = leaders[comm.Get_rank()]
         reaching = [h for h in hosts if leaders.count(h) > local_rank]
         return World(comm.Get_rank(), comm.Get_size(), local_rank, local_size, reaching.index(mine), len(reaching))
+
+    def forget_segments(self) -> None:
+        """Remove the names of MPICH's shared memory, so that nothing is left behind however this process ends.
+
+        To be called when all ranks of the host have initialized MPI: they have mapped it by then, and need no name.
+        """
+        for path in set(re.findall(r"/dev/shm/mpich_shm_\S+$", Path("/proc/self/maps").read_text(), re.MULTILINE)):
+            Path(path).unlink(missing_ok=True)
 
     def finalize(self) -> None:
         """MPI_Finalize, if this class initialized MPI. After all ranks agreed, never before."""

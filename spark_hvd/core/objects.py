@@ -22,7 +22,7 @@ def broadcast_object(communicator: Communicator, obj: Any, root: int, name: str)
     The ranks trust each other: the bytes are unpickled. When the object cannot be pickled, every rank raises.
     """
     payload, cause = b"", None
-    if communicator.rank == root:
+    if communicator.world_rank == root:
         try:
             payload = cloudpickle.dumps(obj)
         except Exception as e:
@@ -36,6 +36,27 @@ def broadcast_object(communicator: Communicator, obj: Any, root: int, name: str)
             + (f" of type {type(obj).__name__}: {cause}" if cause else "; its own error says why"),
             failed_ranks=(root,),
         ) from cause
-    data = np.frombuffer(payload, np.uint8) if communicator.rank == root else np.empty(size, np.uint8)
+    data = np.frombuffer(payload, np.uint8) if communicator.world_rank == root else np.empty(size, np.uint8)
     data = communicator.broadcast(data, root, name=f"{name}.bytes")
-    return obj if communicator.rank == root else pickle.loads(data.tobytes())  # noqa: S301
+    return obj if communicator.world_rank == root else pickle.loads(data.tobytes())  # noqa: S301
+
+
+def allgather_object(communicator: Communicator, obj: Any, name: str) -> list[Any]:
+    """The objects of all ranks, in rank order. When one cannot be pickled, every rank raises."""
+    payload, cause = b"", None
+    try:
+        payload = cloudpickle.dumps(obj)
+    except Exception as e:
+        cause = e
+    length = np.array([_FAILED if cause else len(payload)], dtype=np.int64)
+    sizes = communicator.allgather(length, name=f"{name}.size")
+    failed = tuple(communicator.ranks[i] for i in np.flatnonzero(sizes == _FAILED))
+    if failed:
+        raise CommError(
+            f"allgather_object '{name}': no pickle of the object of rank {', '.join(map(str, failed))}"
+            + (f", of type {type(obj).__name__}: {cause}" if cause else "; its own error says why"),
+            failed_ranks=failed,
+        ) from cause
+    data = communicator.allgather(np.frombuffer(payload, np.uint8), name=f"{name}.bytes")
+    ends = np.cumsum(sizes)
+    return [pickle.loads(data[end - size : end].tobytes()) for end, size in zip(ends, sizes, strict=True)]  # noqa: S301

@@ -9,18 +9,21 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_hvd import settings
 from spark_hvd.core import library, trust
 from spark_hvd.core.communicator import Communicator
+from spark_hvd.core.engine import Engine
 from spark_hvd.errors import ConfigError, HorovodError
 from spark_hvd.specs import World
 
 
 @dataclass(frozen=True)
 class _Running:
+    engine: Engine
     communicator: Communicator
     mpi: library.Mpi | None
     pid: int
@@ -31,7 +34,7 @@ _running: _Running | None = None
 _at_exit_registered = False
 
 
-def init(comm: Any = None) -> Communicator:
+def init(comm: Any = None, process_sets: Sequence[Sequence[int]] = ()) -> Communicator:
     """Start the engine of this process; a second call returns the same communicator.
 
     Without a launcher (neither this package's nor an MPI's is seen) the process is alone: size 1, and MPI is not
@@ -41,6 +44,8 @@ def init(comm: Any = None) -> Communicator:
     ----------
     comm
         An mpi4py communicator whose ranks work together. Default: all processes of the run.
+    process_sets
+        Ranks of each set to be added at once, the same on all ranks; see ``Communicator.process_sets``.
 
     Raises
     ------
@@ -48,12 +53,15 @@ def init(comm: Any = None) -> Communicator:
         MPI's rank or size is not what the launcher announced, or two MPI libraries are in the process.
     LaunchError, MissingDependency
         MPI or the core could not be loaded or started.
+    CommError
+        Another rank failed meanwhile, or not all came within the communication timeout.
     """
     global _running, _at_exit_registered
     with _lock:
         if _running is not None:
             _require_own_process(_running)
             return _running.communicator
+        settings.check_names()
         size = _announced_size()
         mpi = library.Mpi.load() if comm is not None or size > 1 else None
         if mpi is None:
@@ -63,11 +71,21 @@ def init(comm: Any = None) -> Communicator:
             used = mpi.world if comm is None else comm
             world = _world(mpi, used, launched_by_us=comm is None and settings.SIZE.get() > 0)
             check = comm is None
-        communicator = Communicator(*library.create_engine(world, used, check_world=check))
+        engine = Engine(*library.create_engine(world, used, check_world=check))
+        if mpi is not None:
+            mpi.forget_segments()
+        communicator = Communicator(engine)
+        try:
+            _start_timeline(communicator)
+            for ranks in process_sets:
+                communicator.add_process_set(ranks)
+        except BaseException:
+            engine.stop(0.0, abort=True)
+            raise
         if not _at_exit_registered:
             atexit.register(_at_exit)
             _at_exit_registered = True
-        _running = _Running(communicator, mpi, os.getpid())
+        _running = _Running(engine, communicator, mpi, os.getpid())
     if comm is None:
         _trust(communicator)
     return communicator
@@ -87,6 +105,17 @@ def communicator() -> Communicator:
     if running is None:
         raise HorovodError("spark_hvd is not initialized in this process (or was shut down): call init() first")
     return running.communicator
+
+
+def built() -> dict[str, bool]:
+    """Which parts this installation has, whether they are used or not."""
+    return library.built()
+
+
+def loaded() -> dict[str, str]:
+    """Version of the core and path of the MPI library, as they are in this process; empty what is not."""
+    mpi = library.mapped_mpi_libraries()
+    return {"core": library.core_version() if _running is not None else "", "mpi": mpi[0] if mpi else ""}
 
 
 def is_initialized() -> bool:
@@ -117,7 +146,7 @@ def shutdown(timeout: float = 60.0, abort: bool = False) -> None:
             return
         _require_own_process(running)
         _running = None
-    error = running.communicator.stop(timeout, abort)
+    error = running.engine.stop(timeout, abort)
     if error is None and running.mpi is not None:
         running.mpi.finalize()
     if error is not None and not abort:
@@ -132,6 +161,13 @@ def _announced_size() -> int:
             "Was this process started by two launchers? Unset the variables of one of them"
         )
     return ours or theirs
+
+
+def _start_timeline(communicator: Communicator) -> None:
+    path = settings.TIMELINE.get()
+    if path and path != "DYNAMIC":
+        stem, suffix = os.path.splitext(path)
+        communicator.start_timeline(f"{stem}.{communicator.rank}{suffix}")
 
 
 def _world(mpi: library.Mpi, comm: Any, launched_by_us: bool) -> World:

@@ -7,39 +7,60 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_hvd.data.catalog import RowGroup
+from spark_hvd.data.columns import row_bytes
+from spark_hvd.data.parquet_files import ParquetFiles
+from spark_hvd.data.planned_reader import Chunk, Wanted
+from spark_hvd.specs import ColumnSpec
 from spark_hvd.store import Store
+
+CHUNK_BYTES = 16 << 20
+"""A row group that is larger than twice this, decoded, is read in pieces of about this size."""
 
 
 class ArrowSource:
-    """Reads one row group after the other, each file's footer once."""
+    """Reads one row group after the other."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, columns: Sequence[ColumnSpec]) -> None:
         self._store = store
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._names = [column.name for column in columns]
+        self._strings = tuple(column.name for column in columns if column.source == "string")
+        self._files = ParquetFiles(store.filesystem)
+        self._chunk_rows = max(1, CHUNK_BYTES // row_bytes(columns))
 
-    def tables(self, row_groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The given columns of each row group, in order."""
+    def chunks(self, wanted: Sequence[Wanted]) -> Iterator[Chunk]:
+        """The rows of each row group, in order."""
         file: pq.ParquetFile | None = None
-        path = ""
+        opened: tuple[str, bool] | None = None
         try:
-            for group in row_groups:
-                if file is None or path != group.path:
+            for number, want in enumerate(wanted):
+                whole = want.group.rows <= 2 * self._chunk_rows
+                if file is None or opened != (want.group.path, whole):
                     if file is not None:
                         file.close()
-                    path = group.path
-                    file = pq.ParquetFile(
-                        self._store.absolute(path),
-                        metadata=self._footers.get(path),
-                        filesystem=self._store.filesystem,
-                        pre_buffer=True,
-                    )
-                    self._footers[path] = file.metadata
-                yield file.read_row_group(group.index, columns=list(columns))
+                    opened = (want.group.path, whole)
+                    path = self._store.absolute(want.group.path)
+                    strings = tuple(name for name in self._strings if name not in want.group.partition)
+                    file = self._files.open(path, pre_buffer=whole, dictionaries=strings)
+                names = [name for name in self._names if name not in want.group.partition]
+                if whole:
+                    yield Chunk(number, 0, file.read_row_group(want.group.index, columns=names))
+                else:
+                    yield from self._pieces(file, number, want, names)
         finally:
             if file is not None:
                 file.close()
 
+    def _pieces(self, file: pq.ParquetFile, number: int, want: Wanted, names: list[str]) -> Iterator[Chunk]:
+        first = 0
+        batches = file.iter_batches(batch_size=self._chunk_rows, row_groups=[want.group.index], columns=names)
+        for batch in batches:
+            rows = batch.num_rows
+            if first + rows > want.start:
+                yield Chunk(number, first, pa.Table.from_batches([batch]))
+            first += rows
+            if first >= want.stop:
+                break
+        batches.close()
+
     def close(self) -> None:
-        """Forget the footers."""
-        self._footers.clear()
+        """Nothing stays open between epochs."""

@@ -13,6 +13,9 @@ ordered
 A rank's rows are then cut into *blocks* of a fixed number of steps. A block is what is decoded at once and the buffer
 in which rows are shuffled: uniformly inside a block, never across one.
 
+With ``drop_last`` every step is whole: the rows that would make a shorter last step are left out of the epoch (others
+in each epoch, when the order is shuffled).
+
 Randomness comes from NumPy's PCG64 seeded by ``SeedSequence([seed, epoch, 0])`` for the row groups (the same on every
 rank) and ``SeedSequence([seed, epoch, 1, rank, block])`` for the rows of a block. So the order depends on seed, epoch,
 rank, size, batch size, block size and the row groups, and a run that is resumed in the middle needs no earlier block.
@@ -76,22 +79,32 @@ class EpochPlan:
     epoch: int
     shuffle: bool
     layout: str
+    drop_last: bool
     block_steps: int
 
     @cached_property
     def total_rows(self) -> int:
-        """Rows of the epoch over all ranks."""
+        """Rows of the data."""
         return sum(self.row_groups)
+
+    @cached_property
+    def epoch_rows(self) -> int:
+        """Rows of the epoch over all ranks: those of the data, less what ``drop_last`` leaves out."""
+        return self.steps * self.size * self.batch_size if self.drop_last else self.total_rows
 
     @cached_property
     def steps(self) -> int:
         """Steps of the epoch, the same on every rank."""
+        if self.drop_last:
+            return self.total_rows // self.size // self.batch_size
         if self.layout == "ordered":
             return _ceil(self.total_rows, self.size * self.batch_size)
         return _ceil(_ceil(self.total_rows, self.size), self.batch_size)
 
     def rows_of_rank(self, rank: int) -> int:
         """Rows that ``rank`` reads in the epoch."""
+        if self.drop_last:
+            return self.steps * self.batch_size
         if self.layout == "ordered":
             last = self.steps - 1
             return last * self.batch_size + self._step_rows(last, rank) if self.steps else 0
@@ -116,14 +129,16 @@ class EpochPlan:
             rows = sum(piece.stop - piece.start for piece in slices)
             yield Block(index * self.block_steps, slices, rows, self._order(index, rows))
 
-    def reading_order(self, start_step: int = 0) -> list[int]:
-        """Row groups in the order in which :meth:`blocks` needs them, each once."""
-        order: list[int] = []
+    def reading(self, start_step: int = 0) -> list[Slice]:
+        """What :meth:`blocks` needs of the row groups: each once, in order, from its first needed row to its last."""
+        needed: list[Slice] = []
         for _, slices in self._sliced(start_step):
             for piece in slices:
-                if not order or order[-1] != piece.row_group:
-                    order.append(piece.row_group)
-        return order
+                if needed and needed[-1].row_group == piece.row_group:
+                    needed[-1] = Slice(piece.row_group, needed[-1].start, piece.stop)
+                else:
+                    needed.append(piece)
+        return needed
 
     def _sliced(self, start_step: int) -> Iterator[tuple[int, tuple[Slice, ...]]]:
         for index in range(start_step // self.block_steps, _ceil(self.steps, self.block_steps)):
@@ -179,6 +194,7 @@ def plan(
     epoch: int = 0,
     shuffle: bool = True,
     layout: str | None = None,
+    drop_last: bool = False,
     block_rows: int = 1 << 16,
 ) -> EpochPlan:
     """Plan one epoch for one rank.
@@ -197,6 +213,8 @@ def plan(
         Permute row groups, and rows inside blocks.
     layout
         ``"contiguous"`` or ``"ordered"``; None: contiguous when shuffled, else ordered.
+    drop_last
+        Leave out the rows of a step that is not whole on every rank.
     block_rows
         Rows of a block; rounded down to whole batches, at least one batch.
 
@@ -230,6 +248,7 @@ def plan(
         epoch=epoch,
         shuffle=shuffle,
         layout=layout,
+        drop_last=drop_last,
         block_steps=max(1, block_rows // batch_size),
     )
 

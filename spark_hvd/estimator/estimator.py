@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from pyspark.ml import Estimator
 
 from spark_hvd import settings
-from spark_hvd.data import prepare
-from spark_hvd.data.reader import Columns
+from spark_hvd.data import prepare, probe
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.estimator import params, preflight, runs
 from spark_hvd.estimator.model import Fitted, HorovodModel
@@ -78,10 +78,13 @@ class HorovodEstimator(HorovodParams, Estimator):
             kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
             raise ConfigError(f"fit: expected a Spark DataFrame, found {kind}. See spark.createDataFrame(...).")
         spark, store = dataset.sparkSession, self._value("store")
-        runs.check_store(store, spark.conf.get("spark.master", ""))
+        master = spark.conf.get("spark.master", "")
+        runs.check_store(store, master)
         columns = self._check_columns(dataset)
         bundle = self._pack()
         num_proc = self._slots(spark)
+        if store is not None and not master.startswith("local"):
+            probe.check_shared(spark, store)
         sample = preflight.sample(dataset, columns)
         trial = self._try_batch(bundle, sample) if sample is not None else preflight.Trial()
         seed = self._value("random_seed")

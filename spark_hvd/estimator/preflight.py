@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spark_hvd.data import shards
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.specs import ColumnSpec, TrainSpec
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from spark_hvd import settings
 from spark_hvd.errors import ConfigError
 from spark_hvd.store import Store, layout
 
@@ -63,7 +64,8 @@ def check_store(store: Store | None, master: str) -> None:
 
 @contextmanager
 def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterator[Run]:
-    """The run of a fit; its prepared data is deleted at the end, whatever the end is.
+    """The run of a fit; its prepared data is deleted at the end, whatever the end is (unless a setting keeps
+    it).
 
     Without a Store a folder that only this user may read is made. It outlives the fit, because the fitted model and
     DataFrames made by its ``transform`` read the weights from it, and is removed when the Python process ends, or at
@@ -112,7 +114,10 @@ def _reserve(store: Store, name: str) -> None:
 
 def _clean(store: Store, name: str) -> None:
     """Remove what only the fit needed. A failure is told and no more: a model, or the error of the fit, counts more."""
-    for path in (layout.intermediate(name), layout.claim(name)):
+    paths = [layout.intermediate(name), layout.claim(name)]
+    if settings.KEEP_INTERMEDIATE.get():
+        log.info("%s in %s is kept, as SPARK_HVD_KEEP_INTERMEDIATE says", paths.pop(0), store.url)
+    for path in paths:
         try:
             store.delete(path, recursive=True)
         except Exception as e:

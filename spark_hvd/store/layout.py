@@ -68,6 +68,11 @@ def returned(run_id: str, rank: int) -> str:
     return f"runs/{run_id}/returned/rank-{rank}.bin"
 
 
+def probe(token: str) -> str:
+    """Folder in which driver and executors show each other that they see the same storage."""
+    return f"probes/{token}"
+
+
 # Name of the folders of a run's splits; a column of this name marks the rows while they are written.
 SPLIT_COLUMN = "spark_hvd_split"
 

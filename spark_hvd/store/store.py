@@ -1,7 +1,8 @@
 """Bytes of runs, in one folder of any fsspec filesystem.
 
-Owns: where the folder is, how bytes get there whole or not at all, and which secrets open it. Does not own: the names
-of things inside it (``layout.py``), Parquet (``data/``), or when something is deleted (its caller).
+Owns: how bytes get there whole or not at all, and which secrets open it. Does not own: where a path or URL points
+(``urls.py``), the names of things inside it (``layout.py``), Parquet (``data/``), or when something is deleted (its
+caller).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from spark_hvd.errors import ConfigError, MissingDependency
+from spark_hvd.store.urls import Location, invisible, locate
 
 # Package that brings a protocol, where fsspec's own message does not say it as a pip command.
 _PACKAGES = {
@@ -25,8 +27,6 @@ _PACKAGES = {
 }  # fmt: skip
 # A single put appears there whole or not at all, and a rename would be a copy.
 _PUT_IS_ATOMIC = frozenset({"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
-# Spark's name of a protocol where it differs from fsspec's.
-_SPARK_PROTOCOLS = {"s3": "s3a", "gcs": "gs"}
 _TEMPORARY = re.compile(r"^\.[0-9a-f]{32}\.part$")
 
 
@@ -38,16 +38,17 @@ class Store:
     Attributes
     ----------
     url
-        Normalised URL with its protocol (``file:///data/store``, ``s3://bucket/store``). Never holds a secret.
+        Normalised URL with its protocol (``file:///data/store``, ``s3://bucket/store``, ``dbfs:/store``). Never holds a
+        secret.
     filesystem
         The fsspec filesystem, for readers; paths for it come from :meth:`absolute`.
     """
 
-    def __init__(self, filesystem: Any, root: str, url: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, filesystem: Any, root: str, location: Location, storage_options: Mapping[str, Any]) -> None:
         self.filesystem = filesystem
-        self.url = url
+        self.url = location.url
         self._root = root
-        self._protocol = url.partition("://")[0]
+        self._location = location
         self._storage_options = dict(storage_options)
 
     @classmethod
@@ -57,7 +58,8 @@ class Store:
         Parameters
         ----------
         url
-            A local path (made absolute, ``~`` expanded) or any fsspec URL.
+            A local path (made absolute, ``~`` expanded), a path of Databricks (``dbfs:/x``, ``/dbfs/x``,
+            ``/Volumes/...``) or any fsspec URL.
         storage_options
             Keyword arguments of the fsspec filesystem, such as keys and endpoints. Secret: never part of ``url``, of
             ``repr`` or of an error.
@@ -69,25 +71,7 @@ class Store:
         MissingDependency
             The package of the protocol is not installed; the message has the pip command.
         """
-        text, options = os.fspath(url).strip(), dict(storage_options or {})
-        if not text:
-            raise ConfigError(
-                "store: expected a local path or a URL such as s3://bucket/folder, found an empty string."
-            )
-        protocol, separator, rest = text.partition("://")
-        if not separator:
-            if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:/", text) and not text.startswith("file:/"):
-                raise ConfigError(f"store={text!r}: expected a local path or PROTOCOL://..., found a single slash.")
-            protocol, rest = "file", text.removeprefix("file:")
-        if protocol in ("file", "local"):
-            root = os.path.abspath(os.path.expanduser(rest))
-            return cls(
-                _filesystem("file", {"auto_mkdir": True, **options}), root.rstrip("/"), f"file://{root}", options
-            )
-        _refuse_secrets(protocol, rest)
-        filesystem = _filesystem(protocol, options, text)
-        root = filesystem._strip_protocol(text).rstrip("/")
-        return cls(filesystem, root, f"{protocol}://{rest.rstrip('/')}", options)
+        return Store(*_opened(os.fspath(url), dict(storage_options or {})))
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -103,12 +87,9 @@ class Store:
 
     def spark_url(self, path: str = "") -> str:
         """``path`` as Spark names it; ConfigError when no other process can see this Store."""
-        if self._protocol == "memory":
-            raise ConfigError(
-                f"store={self.url!r}: expected a Store that Spark's executors can see, found one in this process's "
-                "memory. Use a local folder on one machine, or shared storage on a cluster."
-            )
-        base = f"{_SPARK_PROTOCOLS.get(self._protocol, self._protocol)}://{self.url.partition('://')[2]}"
+        base = self._location.spark
+        if not base:
+            raise invisible(self.url)
         return f"{base.rstrip('/')}/{_relative(path)}".rstrip("/")
 
     def exists(self, path: str) -> bool:
@@ -118,13 +99,14 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """All bytes of a file; FileNotFoundError when there is none."""
-        with self.filesystem.open(self.absolute(path), "rb") as file:
-            return bytes(file.read())
+        # One request: a file that is opened and then read in ranges may be replaced in between.
+        return bytes(self.filesystem.cat_file(self.absolute(path)))
 
     def write(self, path: str, data: bytes) -> None:
         """Put ``data`` at ``path``: a reader sees the old bytes or all of the new ones, never a part."""
         target = self._file(path)
-        if self._protocol in _PUT_IS_ATOMIC:
+        self._check_mount()
+        if self._location.protocol in _PUT_IS_ATOMIC:
             self.filesystem.pipe_file(target, bytes(data))
             return
         folder = posixpath.dirname(target)
@@ -133,7 +115,7 @@ class Store:
         try:
             with self.filesystem.open(temporary, "wb") as file:
                 file.write(data)
-            if self._protocol == "file":
+            if self._location.protocol == "file":
                 os.replace(temporary, target)
             else:
                 self._rename(temporary, target)
@@ -150,10 +132,11 @@ class Store:
         believe of themselves if they write and read in turns.
         """
         target, token = self._file(path), uuid.uuid4().hex.encode()
+        self._check_mount()
         self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
         self.filesystem.invalidate_cache()
         try:
-            if self._protocol == "file":
+            if self._location.protocol == "file":
                 with open(target, "xb") as file:
                     file.write(token)
             else:
@@ -171,6 +154,7 @@ class Store:
         """A file object. Writing through it is not atomic: for what others read meanwhile use :meth:`write`."""
         target = self._file(path)
         if mode[:1] in ("w", "a", "x"):
+            self._check_mount()
             self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
         return self.filesystem.open(target, mode)  # type: ignore[no-any-return]
 
@@ -181,6 +165,15 @@ class Store:
         prefix = f"{self._root}/"
         names = (str(name)[len(prefix) :] for name in found if str(name).startswith(prefix))
         return sorted(name for name in names if not _TEMPORARY.match(posixpath.basename(name)))
+
+    def modified(self, path: str) -> float:
+        """When a file was last written, in seconds since the epoch, as the storage says."""
+        self.filesystem.invalidate_cache()
+        return float(self.filesystem.modified(self._file(path)).timestamp())
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return int(self.filesystem.size(self._file(path)))
 
     def delete(self, path: str, recursive: bool = False) -> None:
         """Remove a file, or with ``recursive`` a folder and all in it. What is not there is not an error.
@@ -203,6 +196,15 @@ class Store:
             raise ConfigError(f"{self!r}: expected the name of a file or folder in the Store, found {path!r}.")
         return self.absolute(path)
 
+    def _check_mount(self) -> None:
+        mount = self._location.mount
+        if mount and not os.path.isdir(mount):
+            raise ConfigError(
+                f"store={self.url!r}: expected the storage to be mounted at {mount}, found no such folder on this "
+                "machine. On Databricks use compute that mounts it; elsewhere use another Store, or pass "
+                "storage_options with the workspace's instance and token."
+            )
+
     def _rename(self, source: str, target: str) -> None:
         try:
             self.filesystem.mv(source, target)
@@ -221,16 +223,12 @@ def _relative(path: str) -> str:
     return "/".join(words)
 
 
-def _refuse_secrets(protocol: str, rest: str) -> None:
-    user, at, _ = rest.partition("/")[0].rpartition("@")
-    if (at and ":" in user) or "?" in rest:
-        # The URL is not echoed: it may hold the secret.
-        raise ConfigError(
-            f"store={protocol}://...: expected a URL without password or query, because the URL is written to logs and "
-            "specs. Pass credentials in storage_options."
-        )
-    if "::" in protocol:
-        raise ConfigError(f"store={protocol}://...: expected one protocol, found a chain.")
+def _opened(text: str, options: dict[str, Any]) -> tuple[Any, str, Location, dict[str, Any]]:
+    location = locate(text, options)
+    if location.protocol == "file":
+        return _filesystem("file", {"auto_mkdir": True, **options}), location.path.rstrip("/"), location, options
+    filesystem = _filesystem(location.protocol, options, location.path)
+    return filesystem, filesystem._strip_protocol(location.path).rstrip("/"), location, options
 
 
 def _filesystem(protocol: str, options: Mapping[str, Any], url: str = "") -> Any:
@@ -238,6 +236,13 @@ def _filesystem(protocol: str, options: Mapping[str, Any], url: str = "") -> Any
         kind = fsspec.get_filesystem_class(protocol)
         from_url = kind._get_kwargs_from_urls(url) if url else {}
         return fsspec.filesystem(protocol, **{**from_url, **options})
+    except OSError as e:
+        if protocol != "hdfs":
+            raise
+        raise MissingDependency(
+            f"store: hdfs:// needs Hadoop's native client (libhdfs) and a JVM, which did not load: {e}. Set JAVA_HOME, "
+            "HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob), or ARROW_LIBHDFS_DIR."
+        ) from e
     except ImportError as e:
         hint = known_implementations.get(protocol, {}).get("err", str(e))
         package = _PACKAGES.get(protocol)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from spark_hvd.core import Communicator
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.errors import ConfigError
 from spark_hvd.specs import TrainSpec
 from spark_hvd.torch.bundle import TorchBundle

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.estimator.estimator import HorovodEstimator
 from spark_hvd.estimator.model import Fitted
 from spark_hvd.estimator.params import Rule, with_params

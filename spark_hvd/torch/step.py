@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, DataError
 
 _F = torch.nn.functional

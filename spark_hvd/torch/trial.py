@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spark_hvd.data.reader import Columns
+from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.estimator.preflight import Trial
 from spark_hvd.torch import step

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 
 Logs = dict[str, float]
 

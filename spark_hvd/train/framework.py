@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.specs import TrainSpec
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from spark_hvd.core import Communicator
-from spark_hvd.data.reader import BatchReader
+from spark_hvd.data.batches import BatchReader
 from spark_hvd.train.callbacks import Callback, Logs, RunShape
 from spark_hvd.train.framework import FrameworkAdapter
 from spark_hvd.train.metrics import RowMeans

@@ -11,7 +11,7 @@ import logging
 import time
 
 from spark_hvd import core, settings
-from spark_hvd.data.reader import BatchReader, open_reader
+from spark_hvd.data.batches import BatchReader, open_reader
 from spark_hvd.errors import ConfigError
 from spark_hvd.launch.child import TrainerContext
 from spark_hvd.specs import TrainResult, TrainSpec, from_json, to_json

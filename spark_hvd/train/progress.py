@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.specs import from_json, to_json
 from spark_hvd.store import Store, layout
 from spark_hvd.train.callbacks import Callback, Logs, RunShape

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_hvd.data.reader import Batch, BatchReader, open_reader
+from spark_hvd.data.batches import Batch, BatchReader, open_reader
 from spark_hvd.errors import ConfigError, DataError, HorovodError
 from spark_hvd.specs import ColumnSpec, DatasetSpec
 from spark_hvd.store import Store
@@ -259,6 +259,133 @@ class BatchReaderContract:
             self.open(store, spec, engine="quick")
         with pytest.raises(ConfigError, match="prefetch=-1"):
             self.open(store, spec, prefetch=-1)
+
+    @pytest.mark.parametrize("how", [{"shuffle": True}, {"shuffle": False}, {"shuffle": False, "layout": "contiguous"}])
+    def test_a_last_partial_batch_can_be_dropped(self, store: Store, how: dict[str, Any]) -> None:
+        spec = write(store, "data", [[40, 30], [35]])
+        taken = []
+        for rank in range(3):
+            with self.open(store, spec, rank=rank, size=3, batch_size=16, drop_last=True, **how) as reader:
+                assert (reader.steps, reader.global_rows) == (2, 96)
+                for batch in reader.epoch(1):
+                    check(batch)
+                    assert (batch.rows, batch.global_rows) == (16, 48)
+                    taken += batch.columns["id"].tolist()
+        assert len(set(taken)) == len(taken) == 96
+        with pytest.raises(ConfigError, match="drop_last=True: expected at least 108 rows"):
+            self.open(store, spec, rank=0, size=3, batch_size=36, drop_last=True)
+
+    @pytest.mark.parametrize("prefetch", [0, 2])
+    def test_a_transform_makes_the_columns(self, store: Store, prefetch: int) -> None:
+        def transform(columns: Any) -> Any:
+            assert len(columns["id"]) > 0
+            threads.add(threading.current_thread().name)
+            return {"id": columns["id"], "image": np.stack([np.full((2, 2), i, np.uint8) for i in columns["id"]])}
+
+        threads: set[str] = set()
+        spec = write(store, "data", [[3]])
+        how: dict[str, Any] = {"transform": transform, "prefetch": prefetch, "size": 4, "batch_size": 2}
+        ids: list[int] = []
+        for rank in range(4):
+            with self.open(store, spec, rank=rank, **how) as reader:
+                for batch in reader.epoch(0):
+                    assert batch.columns["image"].shape == (batch.rows, 2, 2), "also where a rank has no rows at all"
+                    assert batch.columns["image"].dtype == np.uint8
+                    assert (batch.columns["image"][:, 0, 0] == batch.columns["id"]).all()
+                    ids += batch.columns["id"].tolist()
+        assert sorted(ids) == [0, 1, 2]
+        if prefetch:
+            assert any(name.startswith("spark-hvd-reader") for name in threads)
+        for wrong in (lambda columns: {"id": columns["id"][:1]}, lambda columns: {}):
+            with (
+                self.open(store, spec, transform=wrong) as reader,
+                pytest.raises(DataError, match="transform: expected"),
+            ):
+                list(reader.epoch(0))
+
+    def test_partition_columns(self, store: Store) -> None:
+        for day in (1, 2, 10):
+            for word in ("a", "b c"):
+                path = f"parts/day={day}/word={word.replace(' ', '%20')}/x=0.5/f.parquet"
+                with store.open(path, "wb") as out:
+                    pq.write_table(table(np.arange(day * 10, day * 10 + 5)), out)
+        columns = (
+            *COLUMNS,
+            ColumnSpec("day", "int64"),
+            ColumnSpec("word", "object", (), "string"),
+            ColumnSpec("x", "float64"),
+        )
+        spec = DatasetSpec("parts", columns, 30)
+        with self.open(store, spec, ["id", "day", "word", "x"], batch_size=7, shuffle=True) as reader:
+            batches = list(reader.epoch(0))
+        for batch in batches:
+            assert (batch.columns["id"] // 10 == batch.columns["day"]).all()
+            assert set(batch.columns["word"].tolist()) <= {"a", "b c"}
+            assert (batch.columns["x"] == 0.5).all()
+        with self.open(store, spec, ["day", "word"], batch_size=100, shuffle=False) as reader:
+            (batch,) = reader.epoch(0)
+        assert batch.columns["day"].tolist() == [1] * 10 + [10] * 10 + [2] * 10, "the order of the files' names"
+        with store.open("parts/day=__HIVE_DEFAULT_PARTITION__/word=a/x=0.5/f.parquet", "wb") as out:
+            pq.write_table(table(np.arange(5)), out)
+        spec = DatasetSpec("parts", columns, 35)
+        with self.open(store, spec, ["id", "day"]) as reader, pytest.raises(DataError, match=r"'day'.*null partition"):
+            list(reader.epoch(0))
+
+    def test_large_row_groups_are_cut(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("spark_hvd.data.arrow_reader.CHUNK_BYTES", 1000)
+        spec = write(store, "data", [[1000, 3], [700]])
+        for how in ({"shuffle": True}, {"shuffle": False}, {"shuffle": False, "layout": "contiguous"}):
+            taken = self.everyone(store, spec, 3, batch_size=16, buffer_bytes=5000, **how)
+            for batch in (batch for rank in taken for batch in rank):
+                check(batch)
+            assert sorted(i for rank in taken for b in rank for i in b.columns["id"].tolist()) == list(range(1703))
+            with self.open(store, spec, rank=1, size=3, batch_size=16, buffer_bytes=5000, **how) as reader:
+                assert ids_of(reader.epoch(0, start_step=20)) == ids_of(iter(taken[1]))[20:]
+
+    def test_strings(self, store: Store) -> None:
+        words = ["b", "a", "ü", ""] * 25
+        content = pa.table({"id": np.arange(100), "w": pa.array(words), "b": pa.array([w.encode() for w in words])})
+        for number in range(2):
+            with store.open(f"words/part-{number}.parquet", "wb") as out:
+                pq.write_table(content, out, row_group_size=40)
+        columns = (
+            ColumnSpec("id", "int64"), ColumnSpec("w", "object", (), "string"), ColumnSpec("b", "object", (), "binary")
+        )  # fmt: skip
+        spec = DatasetSpec("words", columns, 200)
+        with self.open(store, spec, ["id", "w", "b"], batch_size=7) as reader:
+            for batch in reader.epoch(0):
+                assert batch.columns["w"].tolist() == [words[i] for i in batch.columns["id"]]
+                assert batch.columns["b"].tolist() == [words[i].encode() for i in batch.columns["id"]]
+        spec = DatasetSpec("words", (*columns, ColumnSpec("v", "object", (), "string")), 200)
+        with pytest.raises(DataError, match="column 'v'"), self.open(store, spec, ["id", "v"]) as reader:
+            list(reader.epoch(0))
+
+    def test_the_wait_of_every_step_is_told(self, store: Store) -> None:
+        spec = write(store, "data", [[20]])
+
+        def slow(columns: Any) -> Any:
+            time.sleep(0.05)
+            return columns
+
+        with self.open(store, spec, batch_size=10, buffer_bytes=1, prefetch=0, transform=slow) as reader:
+            assert all(0.05 <= batch.wait_seconds < 5 for batch in reader.epoch(0))
+        with self.open(store, spec, batch_size=10, buffer_bytes=1, transform=slow) as reader:
+            batches = reader.epoch(0)
+            time.sleep(0.3)
+            assert sum(batch.wait_seconds for batch in batches) < 0.1, "what was read ahead is not waited for"
+
+    def test_options_that_do_not_exist(self, store: Store) -> None:
+        spec = write(store, "data", [[5]])
+        with pytest.raises(ConfigError, match=r"\['batchsize'\] are not known"):
+            self.open(store, spec, batchsize=3)
+
+    def test_object_storage(self, s3: dict[str, Any]) -> None:
+        store = Store.create(f"s3://{s3['bucket']}/{self.engine}", s3["options"])
+        spec = write(store, "data", [[30, 30], [40]])
+        with self.open(store, spec, size=2, rank=1) as reader:
+            for batch in reader.epoch(0):
+                check(batch)
+        assert reader.steps == 2
 
     def test_any_filesystem(self) -> None:
         store = Store.create(f"memory://{self.engine}-reader")

@@ -1,10 +1,12 @@
-"""The Store contract on a local folder and in memory."""
+"""The Store contract on a local folder, in memory, and on an S3 served by this process."""
 
 from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contract.store import StoreContract
@@ -59,3 +61,31 @@ class TestMemoryStore(StoreContract):
         monkeypatch.setattr(store.filesystem, "pipe_file", refuse)
         assert store.claim("claim")
         assert not store.claim("claim")
+
+
+class TestS3Store(StoreContract):
+    @pytest.fixture
+    def url(self, s3: dict[str, Any]) -> str:
+        return f"s3://{s3['bucket']}/{uuid.uuid4().hex}"
+
+    @pytest.fixture
+    def store(self, url: str, s3: dict[str, Any]) -> Iterator[Store]:
+        store = Store.create(url, s3["options"])
+        yield store
+        for name in store.list():
+            store.delete(name)
+
+    def test_what_another_process_wrote_is_seen(self, store: Store, s3: dict[str, Any]) -> None:
+        """s3fs keeps listings: a Store must ask anew."""
+        other = Store.create(store.url, {**s3["options"], "skip_instance_cache": True})
+        assert store.list() == []
+        assert not store.exists("a/b")
+        other.write("a/b", b"1")
+        assert store.exists("a/b")
+        assert store.list() == ["a/b"]
+        other.delete("a/b")
+        assert store.list() == []
+
+    def test_secrets_are_not_shown(self, store: Store, s3: dict[str, Any]) -> None:
+        assert s3["options"]["secret"] not in repr(store) + store.url + store.spark_url("x")
+        assert store.spark_url("x").startswith("s3a://")

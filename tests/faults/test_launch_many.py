@@ -54,6 +54,7 @@ def run(rounds: int, seconds: float) -> None:
 
 
 @pytest.mark.jvm
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_sixteen_ranks_three_times() -> None:
     run(3, 280)

@@ -49,7 +49,7 @@ def correctness() -> int:
         np.testing.assert_array_equal(mine, expected)
         checked += 1
     for dtype in ("uint8", "int32", "int64"):
-        for op in core.Op:
+        for op in (core.Op.SUM, core.Op.AVERAGE):
             expected = in_rank_order([values(r, 1001, dtype) for r in range(c.size)], op is core.Op.AVERAGE)
             np.testing.assert_array_equal(c.allreduce(values(c.rank, 1001, dtype), name="i", op=op), expected)
     scaled = c.allreduce(np.full(5, 2.0), name="scaled", op=core.Op.SUM, prescale=0.5, postscale=10.0)
@@ -152,7 +152,7 @@ def refusals() -> None:
         c.allreduce_async(np.full(100_000, float(i)), name=f"dropped{i}")
     c.barrier("after the dropped")
     c.barrier("once more")
-    assert not c._under_way
+    assert c._engine.in_flight == 0
     with pytest.raises(CommError, match="rank 1 could not pickle"):
         c.broadcast_object(threading.Lock() if c.rank == 1 else None, root=1)
     core.shutdown()

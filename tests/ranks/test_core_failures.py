@@ -19,6 +19,8 @@ from spark_hvd import core
 from spark_hvd.errors import CommError, ConfigError
 from spark_hvd.settings import PMI_SIZE, child_environment, set_for_process
 
+pytestmark = pytest.mark.slow
+
 
 def late() -> tuple[str, tuple[int, ...]]:
     c = core.init()
@@ -118,6 +120,7 @@ def test_an_abort_is_told_to_the_others_at_once() -> None:
 
 def unfinished(*, aborting: bool) -> None:
     c = core.init()
+    c.barrier()
     handle = c.allreduce_async(np.ones(3), name="never") if c.rank == 0 else None
     core.shutdown(abort=aborting) if aborting else core.shutdown(timeout=20)
     if handle is not None:
@@ -349,3 +352,112 @@ with open({str(fake)!r}, "rb") as file:
     answer = alone(code)
     assert answer.startswith("ConfigError another MPI library is in this process")
     assert "libmpi.so.40" in answer
+
+
+def killed_far_from_its_time_limit(how: int) -> tuple[str, tuple[int, ...], float]:
+    c = core.init()
+    for _ in range(5):
+        c.allreduce(np.ones(1000), name="learned")
+    c.barrier()
+    if c.rank == 1:
+        if how:
+            os.kill(os.getpid(), how)
+        os._exit(3)
+    begin = time.monotonic()
+    with pytest.raises(CommError) as first:
+        c.allreduce(np.ones(1000), name="learned")
+    seconds = time.monotonic() - begin
+    with pytest.raises(CommError) as later:
+        c.allreduce(np.ones(1000), name="later")
+    assert later.value.failed_ranks == first.value.failed_ranks
+    core.shutdown(abort=True)
+    return str(first.value), first.value.failed_ranks, seconds
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, 0])
+def test_a_rank_that_is_gone_is_an_error_within_seconds(how: int) -> None:
+    codes, results, outputs = run_ranks_raw(3, killed_far_from_its_time_limit, (int(how),), grace=20)
+    assert codes == [0, -signal.SIGKILL if how else 3, 0], outputs
+    for rank in (0, 2):
+        message, ranks, seconds = results[rank]
+        assert ranks == (1,), message
+        assert "'learned'" in message
+        assert seconds < 5
+
+
+def frozen() -> tuple[str, tuple[int, ...]]:
+    c = core.init()
+    pid = c.allgather(np.array([os.getpid()]), name="pids")[1]
+    c.barrier()
+    if c.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return "", ()
+    try:
+        with pytest.raises(CommError) as found:
+            c.allreduce(np.ones(1000), name="x")
+        return str(found.value), found.value.failed_ranks
+    finally:
+        core.shutdown(abort=True)
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_frozen_rank_counts_as_dead_after_the_heartbeat_timeout() -> None:
+    codes, results, outputs = run_ranks_raw(2, frozen, env={"SPARK_HVD_HEARTBEAT_TIMEOUT": "1.5"}, grace=20)
+    assert codes == [0, -signal.SIGKILL], outputs
+    message, ranks = results[0]
+    assert ranks == (1,), message
+
+
+def slow() -> int:
+    c = core.init()
+    if c.rank == 1:
+        time.sleep(2.5)  # computes; its engine beats
+    total = int(c.allreduce(np.ones(1), name="x", op=core.Op.SUM)[0])
+    core.shutdown()
+    return total
+
+
+def test_a_rank_that_is_only_late_is_no_failure() -> None:
+    assert run_ranks(2, slow, env={"SPARK_HVD_HEARTBEAT_TIMEOUT": "1"}) == [2, 2]
+
+
+RAISING = """
+import numpy as np
+from spark_hvd import core
+c = core.init()
+for _ in range(3):
+    c.allreduce(np.ones(10), name="x")
+if c.rank == 2:
+    raise ValueError("mine")
+while True:
+    c.allreduce(np.ones(10), name="x")
+"""
+
+
+def test_an_uncaught_exception_under_mpiexec_ends_all_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(RAISING)
+    mpiexec = Path(sys.executable).parent / "mpiexec"
+    env = {k: v for k, v in child_environment(PYTHONPATH=str(ROOT)).items() if not k.startswith(("PMI_", "OMPI_"))}
+    begin = time.monotonic()
+    done = subprocess.run(
+        [mpiexec, "-n", "4", sys.executable, script], env=env, capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode != 0
+    assert "ValueError: mine" in done.stderr
+    assert time.monotonic() - begin < 30  # four interpreters start first
+
+
+def init_with_sets() -> list[tuple[int, ...]]:
+    c = core.init(process_sets=[[0, 1], [2]])
+    totals = [int(s.allreduce(np.ones(1), name="x", op=core.Op.SUM)[0]) for s in c.process_sets if s.included]
+    assert totals == [1 if c.rank == 2 else 2]
+    assert core.built()["mpi"]
+    assert "libmpi" in core.loaded()["mpi"]
+    ranks = [s.ranks for s in c.process_sets]
+    core.shutdown()
+    return ranks
+
+
+def test_process_sets_can_be_given_to_init() -> None:
+    assert run_ranks(3, init_with_sets) == [[(0, 1), (2,)]] * 3

@@ -14,6 +14,8 @@ import pytest
 from spark_hvd import HorovodRunner
 from spark_hvd.errors import ConfigError, TrainerError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

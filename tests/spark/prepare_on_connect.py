@@ -9,8 +9,8 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from spark_hvd.data.batches import open_reader
 from spark_hvd.data.prepare import check_schema, prepare_data
-from spark_hvd.data.reader import open_reader
 from spark_hvd.errors import DataError
 from spark_hvd.store import Store
 

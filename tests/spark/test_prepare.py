@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_hvd.data.batches import open_reader
 from spark_hvd.data.catalog import Catalog
-from spark_hvd.data.reader import open_reader
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.specs import DatasetSpec
 from spark_hvd.store import Store, layout
@@ -259,7 +259,7 @@ def test_empty_partitions_and_many_files_are_read_exactly_once(
 
 
 def test_row_groups_are_small(spark: Any, store: Store, prepare: Callable[..., DatasetSpec]) -> None:
-    from spark_hvd.data.prepare import ROW_GROUP_BYTES
+    from spark_hvd.data.options import ROW_GROUP_BYTES
 
     df = spark.range(0, 600_000, 1, 1).selectExpr("id", *[f"rand({i}) AS x{i}" for i in range(8)])
     spec = prepare(df, df.columns)

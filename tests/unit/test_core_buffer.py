@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_hvd.core.buffer import DTYPES, Buffer
+from spark_hvd.core.buffer import BFLOAT16, DTYPES, Buffer
 from spark_hvd.errors import ConfigError
 
 
@@ -28,7 +28,7 @@ class Exporter:
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_arrays_are_taken_as_they_are(dtype: np.dtype[Any]) -> None:
-    array = np.arange(6, dtype=dtype).reshape(2, 3)
+    array = np.arange(6).reshape(2, 3).astype(dtype)
     buffer = Buffer.of(array, "x")
     assert buffer.array is array
     assert (buffer.pointer, buffer.dtype) == (array.ctypes.data, DTYPES[dtype])
@@ -52,7 +52,7 @@ READ_ONLY.flags.writeable = False
 @pytest.mark.parametrize(
     ("value", "written", "parts"),
     [
-        (np.zeros(3, np.float16), False, ("dtype float16", "float32, float64")),
+        (np.zeros(3, np.complex64), False, ("dtype complex64", "float32, float64", "bfloat16")),
         (np.zeros(3, ">f4"), False, ("dtype >f4",)),
         (np.array(["a"]), False, ("dtype <U1",)),
         (np.zeros((4, 4))[:, ::2], False, ("C-contiguous", "strides (32, 16)", "ascontiguousarray")),
@@ -70,3 +70,11 @@ def test_what_does_not_fit_is_named(value: Any, written: bool, parts: tuple[str,
 def test_the_output_must_be_like_the_input() -> None:
     with pytest.raises(ConfigError, match=r"out has shape \(4,\) and dtype float32, the input has \(3,\) and float32"):
         Buffer.of(np.zeros(3, np.float32), "x").require_like(Buffer.of(np.zeros(4, np.float32), "x"), "x")
+
+
+def test_bfloat16_is_said_of_16_bit_integers() -> None:
+    assert Buffer.of(np.zeros(3, np.uint16), "x", dtype="bfloat16").dtype == BFLOAT16
+    with pytest.raises(ConfigError, match=r"x: dtype='bfloat16' for an array of float32; expected .* 16-bit integers"):
+        Buffer.of(np.zeros(3, np.float32), "x", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="dtype='float16'"):
+        Buffer.of(np.zeros(3, np.uint16), "x", dtype="float16")

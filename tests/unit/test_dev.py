@@ -110,3 +110,13 @@ def test_ci_runs_the_readme_command() -> None:
     assert "./dev test" in ci
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert os.access(ROOT / "dev", os.X_OK)
+
+
+def test_bench_of_no_such_name_lists_the_names(checkout: Path) -> None:
+    shutil.copytree(ROOT / "benchmarks", checkout / "benchmarks")
+    grep = shutil.which("grep")
+    for name in ("nope", "report"):
+        done = call(checkout, "bench", name, programs={"grep": f'exec {grep} "$@"'})
+        assert done.returncode != 0
+        assert "allreduce" in done.stderr
+        assert "report" not in done.stderr

@@ -31,7 +31,14 @@ DOORS = {
     "torch": ("torch/",),
     "tensorflow": ("tensorflow/", "keras/"),
     "keras": ("keras/", "tensorflow/"),
-    "pyspark": ("launch/barrier.py", "data/prepare.py", "estimator/", "torch/estimator.py", "torch/model.py"),
+    "pyspark": (
+        "launch/barrier.py",
+        "data/prepare.py",
+        "data/expressions.py",
+        "estimator/",
+        "torch/estimator.py",
+        "torch/model.py",
+    ),
     "petastorm": ("data/petastorm_reader.py", "data/petastorm_repair.py"),
     "fsspec": ("store/",),
 }
@@ -135,7 +142,7 @@ def test_a_wrong_import_is_found(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("train/loop.py", "from spark_hvd.data.reader import Batch\nfrom spark_hvd.core import init"),
+        ("train/loop.py", "from spark_hvd.data.batches import Batch\nfrom spark_hvd.core import init"),
         ("launch/run.py", "from spark_hvd.store import Store"),
         ("torch/adapter.py", "import torch\nfrom spark_hvd.train import framework"),
     ],

@@ -9,7 +9,8 @@
 
 namespace spark_hvd {
 
-enum Tag : int32_t { kControlTag = 1, kContributionTag = 2, kResultTag = 3, kBroadcastTag = 4 };
+// The tag of control messages; each process set has a few of its own behind it.
+constexpr int32_t kControlTag = 1;
 
 class Link {
  public:
@@ -20,12 +21,12 @@ class Link {
   virtual int size() const = 0;
 
   // `data` must stay as it is until Test() says done. `bytes` fits an int.
-  virtual Status Send(int peer, Tag tag, const void* data, int64_t bytes, Request* request) = 0;
-  virtual Status Receive(int peer, Tag tag, void* data, int64_t bytes, Request* request) = 0;
+  virtual Status Send(int peer, int32_t tag, const void* data, int64_t bytes, Request* request) = 0;
+  virtual Status Receive(int peer, int32_t tag, void* data, int64_t bytes, Request* request) = 0;
   // A request that is done must not be tested again.
   virtual Status Test(Request* request, bool* done) = 0;
   // Whether a message with this tag waits, from whom, how long; Receive() from that peer takes it.
-  virtual Status Probe(Tag tag, bool* found, int* peer, int64_t* bytes) = 0;
+  virtual Status Probe(int32_t tag, bool* found, int* peer, int64_t* bytes) = 0;
   // After a failure: tries to keep a receive from writing to its memory.
   virtual void Cancel(Request* request) = 0;
   // Gives back what is shared with the other ranks, who all do the same.

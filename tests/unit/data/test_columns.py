@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_hvd.data.columns import empty, row_bytes, to_numpy
+from spark_hvd.data.columns import Coded, decoded, empty, joined, row_bytes, taken, to_numpy
 from spark_hvd.errors import DataError
 from spark_hvd.specs import ColumnSpec
 
@@ -60,7 +60,69 @@ def test_chunks_and_dictionaries() -> None:
     chunks = pa.chunked_array([pa.array([1.0, 2.0], pa.float32()), pa.array([3.0], pa.float32())])
     assert to_numpy(chunks, X, "here").tolist() == [1.0, 2.0, 3.0]
     assert to_numpy(pa.chunked_array([], pa.float32()), X, "here").shape == (0,)
-    assert to_numpy(pa.array([2.0, 2.0, 1.0], pa.float32()).dictionary_encode(), X, "here").tolist() == [2.0, 2.0, 1.0]
+
+
+def test_dictionaries_stay_coded_until_the_batch() -> None:
+    words = ColumnSpec("w", "object", (), "string")
+    first = to_numpy(pa.array(["b", "a", "b"]).dictionary_encode(), words, "here")
+    second = to_numpy(pa.array(["c", "b"]).dictionary_encode(), words, "here")
+    assert isinstance(first, Coded)
+    assert first.values.tolist() == ["b", "a"]
+    both = joined([first[1:], second])
+    assert isinstance(both, Coded)
+    assert decoded(taken(both, np.array([3, 0, 1, 2]))).tolist() == ["b", "a", "b", "c"]
+    assert joined([first[:1], first[2:]]).values is first.values  # type: ignore[union-attr]
+    plain = to_numpy(pa.array(["x"]), words, "here")
+    assert decoded(joined([first, plain])).tolist() == ["b", "a", "b", "x"]
+    numbers = to_numpy(pa.array([2.0, 2.0, 1.0], pa.float32()).dictionary_encode(), X, "here")
+    assert decoded(numbers).tolist() == [2.0, 2.0, 1.0]
+    with pytest.raises(DataError, match="no nulls, found 1"):
+        to_numpy(pa.array(["a", None]).dictionary_encode(), words, "here")
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
+    with pytest.raises(DataError, match="no nulls, found 1"):
+        to_numpy(hidden, words, "here")
+
+
+def test_nested_lists_take_the_shape_of_the_column() -> None:
+    grid = ColumnSpec("g", "int64", (2, 3))
+    data = pa.array([[[1, 2, 3], [4, 5, 6]]] * 3)
+    assert to_numpy(data[1:], grid, "here").tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
+    for wrong, words in (
+        ([[[1, 2, 3]]], "expected 2 items"),
+        ([[[1, 2, 3], [4]]], "expected 3 items"),
+        ([[[1, 2, 3], None]], "no nulls inside"),
+        ([[[1, 2, 3], [4, 5, None]]], "no nulls inside"),
+    ):
+        with pytest.raises(DataError, match=words):
+            to_numpy(pa.array(wrong), grid, "here")
+    with pytest.raises(DataError, match="found deeper ones"):
+        to_numpy(data, ColumnSpec("g", "int64", (2,)), "here")
+    with pytest.raises(DataError, match="nested 3 deep"):
+        to_numpy(data, ColumnSpec("g", "int64", (2, 3, 1)), "here")
+
+
+def test_decimals_dates_and_times_become_numbers() -> None:
+    import datetime as dt
+    from decimal import Decimal
+
+    day, moment = dt.date(1970, 1, 11), dt.datetime(1970, 1, 1, 0, 0, 1, 5)
+    for data, dtype, expected in (
+        (pa.array([Decimal("1.25")], pa.decimal128(10, 2)), "float64", 1.25),
+        (pa.array([day]), "int64", 10),
+        (pa.array([day], pa.date64()), "int64", 10),
+        (pa.array([moment], pa.timestamp("us")), "int64", 1_000_005),
+        (pa.array([1_000_005_999], pa.int64()).cast(pa.timestamp("ns", "Europe/Berlin")), "int64", 1_000_005),
+    ):
+        found = to_numpy(data, ColumnSpec("c", dtype), "here")
+        assert (found.dtype, found.tolist()) == (dtype, [expected])
+        with pytest.raises(DataError, match="expected values of type float32"):
+            to_numpy(data, X, "here")
+
+
+def test_strings_and_bytes_are_objects() -> None:
+    assert to_numpy(pa.array(["a", ""]), ColumnSpec("c", "object"), "here").tolist() == ["a", ""]
+    assert to_numpy(pa.array([b"a"], pa.large_binary()), ColumnSpec("c", "object"), "here").tolist() == [b"a"]
+    assert to_numpy(pa.array([[b"a", b"b"]]), ColumnSpec("c", "object", (2,)), "here").tolist() == [[b"a", b"b"]]
 
 
 def test_an_integer_is_not_made_a_float() -> None:

@@ -64,6 +64,7 @@ def cases(draw: st.DrawFn) -> dict[str, object]:
         "epoch": draw(st.integers(0, 3)),
         "shuffle": shuffle,
         "layout": None if shuffle else draw(st.sampled_from(["contiguous", "ordered"])),
+        "drop_last": draw(st.booleans()),
         "block_rows": draw(st.integers(1, 50)),
     }
 
@@ -76,7 +77,14 @@ def test_laws_of_every_plan(case: dict[str, object]) -> None:
     taken = [row_ids(p) for p in plans]
     total = plans[0].total_rows
 
-    assert sorted(i for rank in taken for step in rank for i in step) == list(range(total)), "each row exactly once"
+    ids = sorted(i for rank in taken for step in rank for i in step)
+    assert len(ids) == plans[0].epoch_rows
+    if case["drop_last"]:
+        assert len(set(ids)) == len(ids), "no row twice"
+        assert {len(step) for rank in taken for step in rank} <= {case["batch_size"]}, "whole batches only"
+        assert total - len(ids) < size * case["batch_size"] + size, "no more left out than must be"
+    else:
+        assert ids == list(range(total)), "each row exactly once"
     assert len({p.steps for p in plans}) == 1, "the same number of steps on every rank"
     for step in range(plans[0].steps):
         rows = [len(rank[step]) for rank in taken]
@@ -109,9 +117,13 @@ def test_ordered_ranks_see_the_batches_of_one(groups: list[int], batch: int, siz
 def test_each_row_group_is_read_once_by_a_rank() -> None:
     for how in ({"shuffle": True}, {"shuffle": False}, {"shuffle": False, "layout": "contiguous"}):
         for planned in everyone([10, 0, 7, 30, 1], 3, batch_size=2, block_rows=8, **how):
-            order = planned.reading_order()
+            needed = planned.reading()
+            order = [piece.row_group for piece in needed]
             assert len(order) == len(set(order))
             assert 1 not in order
+            for piece in needed:
+                slices = [s for b in planned.blocks() for s in b.slices if s.row_group == piece.row_group]
+                assert (piece.start, piece.stop) == (min(s.start for s in slices), max(s.stop for s in slices))
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:
@@ -134,6 +146,24 @@ def test_the_shuffle_is_uniform_inside_a_block_and_stays_there() -> None:
     small = list(chain(*row_ids(plan([1000], size=1, rank=0, batch_size=10, block_rows=100))))
     assert {i // 100 == n // 100 for n, i in enumerate(small)} == {True}
     assert any(a > b for a, b in pairwise(small[:100]))
+
+
+def test_how_well_rows_that_lie_sorted_are_mixed() -> None:
+    """The figure in the docs: ten classes one after the other, 16 row groups in a buffer, batches of 256."""
+    rows, group, batch = 10_000_000, 65_536, 256
+    groups = [min(group, rows - start) for start in range(0, rows, group)]
+    starts = np.concatenate([[0], np.cumsum(groups)])
+    planned = plan(groups, size=1, rank=0, batch_size=batch, seed=1, block_rows=16 * group)
+    shares = []
+    for block in planned.blocks():
+        ids = np.concatenate(
+            [np.arange(starts[s.row_group] + s.start, starts[s.row_group] + s.stop) for s in block.slices]
+        )[block.order]
+        labels = ids[: len(ids) // batch * batch].reshape(-1, batch) * 10 // rows
+        shares += [(labels == label).mean(axis=1) for label in range(10)]
+    spread = float(np.concatenate(shares).std())
+    assert np.sqrt(0.1 * 0.9 / batch) == pytest.approx(0.019, abs=0.001), "of a perfect shuffle"
+    assert spread == pytest.approx(0.075, abs=0.005)
 
 
 @pytest.mark.parametrize(

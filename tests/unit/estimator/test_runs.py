@@ -45,6 +45,15 @@ def test_prepared_data_goes_after_a_failure_too(tmp_path: Path) -> None:
     assert store.list() == [layout.rank_log("mine", 0)]
 
 
+def test_prepared_data_is_kept_when_a_setting_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HVD_KEEP_INTERMEDIATE", "1")
+    store = Store.create(tmp_path)
+    part = f"{layout.intermediate('mine')}/part-0.parquet"
+    with runs.open_run(store, "mine", "torch"):
+        store.write(part, b"x")
+    assert store.list() == [part]
+
+
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     store = Store.create(tmp_path)
     store.write(layout.train_spec("mine"), b"{}")

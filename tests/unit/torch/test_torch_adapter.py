@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spark_hvd import core
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.specs import ColumnSpec, DatasetSpec, TrainSpec
 from spark_hvd.torch.adapter import TorchAdapter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from train_fakes import FakeAdapter, FakeCommunicator, FakeReader
 
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.train.callbacks import Callback, CallbackList, Logs, RunShape
 from spark_hvd.train.loop import TrainLoop
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 from spark_hvd.store import Store, layout
 from spark_hvd.train import progress
 from spark_hvd.train.callbacks import RunShape

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spark_hvd.core import Op
-from spark_hvd.data.reader import Batch
+from spark_hvd.data.batches import Batch
 
 
 class FakeHandle:

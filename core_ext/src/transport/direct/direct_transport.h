@@ -1,19 +1,17 @@
 // Collectives over any Link, in host memory: every rank speaks to every other.
 //
-// An allreduce is a reduce-scatter and an allgather in one flow. The elements are cut into one slice per rank. Each
-// rank receives the contributions of all others to its own slice, sums them in ascending rank order, and sends the
-// result to all. Slices are cut into pieces, so that sending, summing and receiving overlap and a piece stays in the
-// cache. Small ones go whole to everybody, who sums for himself: one message time instead of two. Since the order of
-// the additions is the same in both ways and for each slice, all ranks get the same bits, in every run. A broadcast
-// goes down a binomial tree, piece by piece.
+// The order of the operations of a reduction is the same for each element in each of its ways (sliced, small), so all
+// ranks get the same bits, in every run.
 #ifndef SPARK_HVD_SRC_TRANSPORT_DIRECT_DIRECT_TRANSPORT_H_
 #define SPARK_HVD_SRC_TRANSPORT_DIRECT_DIRECT_TRANSPORT_H_
 
 #include <memory>
 
 #include "fusion.h"
+#include "transport/direct/stream.h"
 #include "transport/link.h"
-#include "transport/transport.h"
+#include "transport/operation.h"
+#include "transport/provider.h"
 
 namespace spark_hvd {
 
@@ -25,18 +23,32 @@ struct DirectOptions {
 
 class DirectTransport : public Transport {
  public:
-  explicit DirectTransport(std::shared_ptr<Link> link, DirectOptions options = {});
+  DirectTransport(std::shared_ptr<Link> link, Members members, DirectOptions options = {});
 
-  const char* name() const override { return "direct"; }
-  Status Allreduce(const Reduction& reduction, Patience* patience) override;
-  Status Broadcast(void* data, int64_t bytes, int root, Patience* patience) override;
+  const char* name() const override { return "mpi"; }
+  bool Serves(const Collective& collective) const override { return collective.op != HVD_ADASUM; }
+  // One operation at a time.
+  std::unique_ptr<Operation> Start(const Collective& collective) override;
 
  private:
-  Status AllreduceSmall(const Reduction& reduction, const void* source, Patience* patience);
-
   std::shared_ptr<Link> link_;
+  const Circle circle_;
   DirectOptions options_;
-  FusionBuffer scratch_;  // contributions of the others
+  ScratchBuffer scratch_;  // contributions of the others
+  ScratchBuffer packing_;  // several tensors in one
+};
+
+class DirectProvider : public Provider {
+ public:
+  explicit DirectProvider(std::shared_ptr<Link> link, DirectOptions options = {})
+      : link_(std::move(link)), options_(options) {}
+
+  Status Open(const Members& members, const Exchange& exchange, std::unique_ptr<Transport>* out) override;
+  std::unique_ptr<Consent> OpenConsent(const Members& members) override;
+
+ private:
+  std::shared_ptr<Link> link_;
+  const DirectOptions options_;
 };
 
 }  // namespace spark_hvd

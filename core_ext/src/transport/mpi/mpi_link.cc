@@ -35,11 +35,11 @@ MpiLink::~MpiLink() {
   if (link_ != nullptr) table_->close(link_, 0);
 }
 
-Status MpiLink::Send(int peer, Tag tag, const void* data, int64_t bytes, Request* request) {
+Status MpiLink::Send(int peer, int32_t tag, const void* data, int64_t bytes, Request* request) {
   return FromMpi(table_->send(link_, peer, tag, data, bytes, request));
 }
 
-Status MpiLink::Receive(int peer, Tag tag, void* data, int64_t bytes, Request* request) {
+Status MpiLink::Receive(int peer, int32_t tag, void* data, int64_t bytes, Request* request) {
   return FromMpi(table_->receive(link_, peer, tag, data, bytes, request));
 }
 
@@ -50,7 +50,7 @@ Status MpiLink::Test(Request* request, bool* done) {
   return status;
 }
 
-Status MpiLink::Probe(Tag tag, bool* found, int* peer, int64_t* bytes) {
+Status MpiLink::Probe(int32_t tag, bool* found, int* peer, int64_t* bytes) {
   int32_t flag = 0, source = 0;
   Status status = FromMpi(table_->probe(link_, tag, &flag, &source, bytes));
   *found = flag != 0;

@@ -20,10 +20,10 @@ class MpiLink : public Link {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Status Send(int peer, Tag tag, const void* data, int64_t bytes, Request* request) override;
-  Status Receive(int peer, Tag tag, void* data, int64_t bytes, Request* request) override;
+  Status Send(int peer, int32_t tag, const void* data, int64_t bytes, Request* request) override;
+  Status Receive(int peer, int32_t tag, void* data, int64_t bytes, Request* request) override;
   Status Test(Request* request, bool* done) override;
-  Status Probe(Tag tag, bool* found, int* peer, int64_t* bytes) override;
+  Status Probe(int32_t tag, bool* found, int* peer, int64_t* bytes) override;
   void Cancel(Request* request) override;
   void Close() override;
 

@@ -1,22 +1,22 @@
-#include "transport/direct/lane.h"
+#include "transport/direct/stream.h"
 
 namespace spark_hvd {
 
-Status Lane::Send(const void* data, int64_t bytes) {
+Status Stream::Send(const void* data, int64_t bytes) {
   Link::Request request = 0;
-  Status status = link_->Send(peer_, tag_, data, bytes, &request);
+  Status status = link_->Send(rank_, tag_, data, bytes, &request);
   if (status.ok()) requests_.push_back(request);
   return status;
 }
 
-Status Lane::Receive(void* data, int64_t bytes) {
+Status Stream::Receive(void* data, int64_t bytes) {
   Link::Request request = 0;
-  Status status = link_->Receive(peer_, tag_, data, bytes, &request);
+  Status status = link_->Receive(rank_, tag_, data, bytes, &request);
   if (status.ok()) requests_.push_back(request);
   return status;
 }
 
-Status Lane::Advance(bool* moved) {
+Status Stream::Advance(bool* moved) {
   while (!requests_.empty()) {
     bool done = false;
     Status status = link_->Test(&requests_.front(), &done);
@@ -28,7 +28,7 @@ Status Lane::Advance(bool* moved) {
   return Status::Ok();
 }
 
-void Lane::Cancel() {
+void Stream::Cancel() {
   for (Link::Request& request : requests_) link_->Cancel(&request);
 }
 

@@ -1,0 +1,1 @@
+"""TensorFlow. Today: batches of prepared data as a ``tf.data.Dataset``."""
