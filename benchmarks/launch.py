@@ -20,7 +20,8 @@ import cloudpickle
 from report import Result, finish, interleaved, parser
 
 PARTS = (
-    "Spark stage, slots meet, interpreter starts",
+    "Spark stage until the trainer's process",
+    "interpreter starts while the slots meet",
     "import torch",
     "import spark_hvd.torch",
     "MPI joins",

@@ -101,13 +101,6 @@ EXCHANGE_TIMEOUT = Setting(
     "a number of seconds above 0",
     "A slot that waits this long for the others in one exchange of the pulse gives up and ends the run.",
 )
-HEARTBEAT_TIMEOUT = Setting(
-    ("SPARK_HVD_HEARTBEAT_TIMEOUT",),
-    60.0,
-    _positive,
-    "a number of seconds above 0",
-    "A trainer that stands still this long (stopped by a signal, frozen host) has failed.",
-)
 INTERFACE = Setting(
     ("SPARK_HVD_INTERFACE", "HOROVOD_GLOO_IFACE"),
     "",
@@ -156,7 +149,8 @@ HEARTBEAT_TIMEOUT = Setting(
     60.0,
     _positive,
     "a number of seconds above 0",
-    "A rank whose engine gives no sign of life for this long counts as dead.",
+    "A rank that stands still this long (stopped by a signal, frozen host) or whose engine gives no sign of life "
+    "counts as dead.",
 )
 READ_TIMEOUT = Setting(
     ("SPARK_HVD_READ_TIMEOUT",),

@@ -1,6 +1,6 @@
 """Sessions of every kind of Spark that this package runs on, for one suite that is run on all of them.
 
-``SPARK_HVD_TEST_MODE`` names the kind: ``local`` (default), ``local-cluster`` (executors are processes of their own),
+``TEST_SPARK_MODE`` names the kind: ``local`` (default), ``local-cluster`` (executors are processes of their own),
 ``connect`` (a server behind gRPC), ``standalone`` (two workers in two network namespaces: two hosts with an address
 each; needs root).
 """
@@ -29,9 +29,9 @@ _NET = "10.177.43"
 
 def mode() -> str:
     """The kind of Spark of this test run."""
-    name = os.environ.get("SPARK_HVD_TEST_MODE", "local")
+    name = os.environ.get("TEST_SPARK_MODE", "local")
     if name not in MODES:
-        raise pytest.UsageError(f"SPARK_HVD_TEST_MODE={name!r}: expected one of {', '.join(MODES)}")
+        raise pytest.UsageError(f"TEST_SPARK_MODE={name!r}: expected one of {', '.join(MODES)}")
     return name
 
 

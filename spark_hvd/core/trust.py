@@ -13,7 +13,7 @@ import secrets
 
 import numpy as np
 
-from spark_hvd.core.communicator import Communicator, Op
+from spark_hvd.core.communicator import Communicator
 from spark_hvd.errors import CommError
 from spark_hvd.settings import TOKEN_FD
 
@@ -51,11 +51,9 @@ def prove(communicator: Communicator, token: bytes) -> None:
 
 
 def _gather(communicator: Communicator, mine: bytes, name: str) -> list[bytes]:
-    """The bytes of every rank, by rank: a sum in which each rank has only its own part."""
-    parts = np.zeros((communicator.size, _BYTES), np.int32)
-    parts[communicator.rank] = np.frombuffer(mine, np.uint8)
-    total = np.asarray(communicator.allreduce(parts, name=name, op=Op.SUM))
-    return [(row & 0xFF).astype(np.uint8).tobytes() for row in total]
+    """The bytes of every rank, by rank."""
+    rows = communicator.allgather(np.frombuffer(mine, np.uint8).reshape(1, _BYTES), name=name)
+    return [row.tobytes() for row in np.asarray(rows)]
 
 
 def _answer(token: bytes, asked: bytes, rank: int) -> bytes:

@@ -89,10 +89,12 @@ class Trainer:
             size: str(self._spec.num_proc),
             settings.ATTEMPT.names[0]: str(self._spec.attempt),
         }
+        # One setting for the launcher and the core; the driver's holds.
+        heartbeat = {settings.HEARTBEAT_TIMEOUT.names[0]: str(self._heartbeat)}
         self._process = TrainerProcess(
             marker=marker,
             folder=self._work,
-            environment=environment.of_trainer(self._spec.env, cpus, identity),
+            environment=environment.of_trainer({**heartbeat, **self._spec.env}, cpus, identity),
             pass_fds=[self._pmi.client.fileno()],
             token=token,
             output=self.output,

@@ -1,7 +1,7 @@
 """Every way to fail: the driver hears of it in time, all processes are gone, the session and the driver go on.
 
 The table runs on the Spark that ``clusters.py`` makes; ``test_launch_modes.py`` runs it on all kinds. Each row is
-also written to the file that SPARK_HVD_TEST_TABLE names: who was named, seconds until the error and until all was gone.
+also written to the file that TEST_FAULT_TABLE names: who was named, seconds until the error and until all was gone.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def test_the_guard_is_killed(scene: Scene) -> None:
 
 
 def note(how: str, error: TrainerError, heard: float, clean: float, left: list[object]) -> None:
-    table = os.environ.get("SPARK_HVD_TEST_TABLE")
+    table = os.environ.get("TEST_FAULT_TABLE")
     if table:
         row = {
             "mode": clusters.mode(), "failure": how, "rank": error.rank, "exit_code": error.exit_code,

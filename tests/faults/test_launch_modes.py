@@ -28,7 +28,7 @@ def test_suite(mode: str, table: Path) -> None:
         pytest.skip(why_not)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "jvm and not soak", *SUITE],
-        env={**os.environ, "SPARK_HVD_TEST_MODE": mode, "SPARK_HVD_TEST_TABLE": str(table)},
+        env={**os.environ, "TEST_SPARK_MODE": mode, "TEST_FAULT_TABLE": str(table)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
