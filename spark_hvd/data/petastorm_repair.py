@@ -40,6 +40,7 @@ from spark_hvd.errors import MissingDependency
 from spark_hvd.store import Store
 
 _PACKAGE = "petastorm"
+_loading = threading.RLock()
 
 
 def install() -> None:
@@ -53,7 +54,9 @@ def load(name: str) -> ModuleType:
     if importlib.util.find_spec(_PACKAGE) is None:
         raise MissingDependency("Petastorm is not installed. Run: pip install 'petastorm>=0.12.1'")
     install()
-    return importlib.import_module(name)
+    # Petastorm's modules import each other in a circle: threads that enter it at different places would deadlock.
+    with _loading:
+        return importlib.import_module(name)
 
 
 class LooseVersion:
