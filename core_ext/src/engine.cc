@@ -34,6 +34,15 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// After a failure the network may still read from and write to the memory that it was given: it lives as long as the
+// process.
+void KeepForGood(std::shared_ptr<Engine> engine) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<Engine>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  kept->push_back(std::move(engine));
+}
+
 Outcome Failed(Status status) { return {std::move(status), {}}; }
 
 }  // namespace
@@ -419,8 +428,7 @@ void Engine::End(const Status& how) {
     control_->Close();
   } else {
     if (!peer_told_ && size_ > 1) TellFailure(how);
-    // The network may still read from and write to the memory that it was given: it lives as long as the process.
-    if (size_ > 1) kept_ = shared_from_this();
+    if (size_ > 1) KeepForGood(shared_from_this());
     if (!abort_) log_(LogLevel::kWarning, "engine ended: " + how.message);
   }
   for (const auto& provider : providers_) provider->Farewell(how);
