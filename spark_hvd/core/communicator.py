@@ -100,8 +100,9 @@ class Communicator:
         name
             Pairs the calls of the ranks.
         op
-            Values are combined in rank order, in the element type (16-bit floats: in float32), so the result is the
-            same on all ranks and in every run. The average of integers is truncated.
+            Values are combined in rank order on each host, then host by host, in the element type (16-bit floats: in
+            float32, with one rounding), so the result is the same on all ranks and in every run. The average of
+            integers is truncated.
         out
             Where the result goes: like ``array``, which it may be. Default: a new array.
         prescale, postscale

@@ -8,11 +8,22 @@
 namespace spark_hvd {
 namespace {
 
+// Sums and products of 16-bit floats go on in float32 from host to host: they are rounded once, at the end.
+bool GoesWide(const Collective& c) {
+  const bool narrow = c.dtype == HVD_FLOAT16 || c.dtype == HVD_BFLOAT16;
+  return narrow && c.op != HVD_MIN && c.op != HVD_MAX;
+}
+
 // The three stages, one after the other. Scaling: before in the first one, after in the carriers' last step.
 class LayeredAllreduce : public Operation {
  public:
   LayeredAllreduce(const LayerPlan* plan, ShmLane* lane, Transport* cross, const Collective& c, ScratchBuffer* share)
-      : plan_(plan), lane_(lane), cross_(cross), collective_(c), row_(c.spans, ElementSize(c.dtype)) {
+      : plan_(plan),
+        lane_(lane),
+        cross_(cross),
+        collective_(c),
+        wide_(GoesWide(c)),
+        row_(c.spans, ElementSize(c.dtype)) {
     const int local = static_cast<int>(plan->local.size());
     for (int i = 0; i < local; ++i) {
       const Share part =
@@ -20,12 +31,12 @@ class LayeredAllreduce : public Operation {
       counts_.push_back(part.end - part.begin);
     }
     mine_ = counts_[static_cast<size_t>(lane->arena->position())];
-    part_ = share->Reserve(mine_ * row_.element_size());
+    part_ = share->Reserve(mine_ * (wide_ ? ElementSize(HVD_FLOAT32) : row_.element_size()));
     Arithmetic inside;
     inside.dtype = c.dtype;
     inside.op = c.op;
     inside.prescale = c.scaling.prescale;
-    operation_ = std::make_unique<ShmReducescatter>(lane, 2 * c.sequence, row_, part_, counts_, inside);
+    operation_ = std::make_unique<ShmReducescatter>(lane, 2 * c.sequence, row_, part_, counts_, inside, wide_);
   }
 
   Status Advance(bool* moved, bool* done) override {
@@ -56,7 +67,7 @@ class LayeredAllreduce : public Operation {
     if (stage_ == Stage::kReduce && plan_->carries) {
       Collective across;
       across.kind = Kind::kAllreduce;
-      across.dtype = collective_.dtype;
+      across.dtype = wide_ ? static_cast<int32_t>(HVD_FLOAT32) : collective_.dtype;
       across.op = collective_.op == HVD_AVERAGE ? static_cast<int32_t>(HVD_SUM) : collective_.op;
       across.sequence = collective_.sequence;
       across.spans = {{part_, part_, mine_}};
@@ -74,16 +85,20 @@ class LayeredAllreduce : public Operation {
   void Finish() {
     Arithmetic after = Arithmetic::Of(collective_.dtype, HVD_SUM, collective_.scaling, plan_->size);
     after.prescale = 1.0;
-    if (after.divisor == 1 && after.postscale == 1.0) return;
-    const void* input = part_;
-    void* output = part_;
-    Reduce(&input, 1, &output, 1, mine_, after);
+    if (wide_) after.dtype = HVD_FLOAT32;
+    if (after.divisor != 1 || after.postscale != 1.0) {
+      const void* input = part_;
+      void* output = part_;
+      Reduce(&input, 1, &output, 1, mine_, after);
+    }
+    if (wide_) Narrow(reinterpret_cast<const float*>(part_), part_, mine_, collective_.dtype);
   }
 
   const LayerPlan* plan_;
   ShmLane* lane_;
   Transport* cross_;
   const Collective collective_;
+  const bool wide_;
   const TensorRow row_;
   std::vector<int64_t> counts_;  // by local rank
   int64_t mine_ = 0;
