@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,16 @@ def hosts(count: int) -> Iterator[list[list[str]]]:
 def spread(commands: Sequence[Sequence[str]], counts: Sequence[int]) -> list[list[str]]:
     """The command of each rank: ``counts`` ranks in each place, one place after the other."""
     return [list(command) for command, count in zip(commands, counts, strict=True) for _ in range(count)]
+
+
+@contextmanager
+def ranks_in(places: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """Arguments of ``run_ranks``: ranks by host, or each in a container of its own."""
+    with ExitStack() as stack:
+        if len(places) == 1:
+            yield {}
+        elif max(places) == 1:
+            commands = [stack.enter_context(container()) for _ in places]
+            yield {"within": spread(commands, places), "env": {"UCX_TLS": "tcp,self"}}
+        else:
+            yield {"within": spread(stack.enter_context(hosts(len(places))), places), "env": ACROSS}

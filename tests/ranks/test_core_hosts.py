@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import ROOT, run_ranks, run_ranks_raw
-from hosts import ACROSS, container, hosts, needs_namespaces, spread  # noqa: F401
+from hosts import ACROSS, container, hosts, needs_namespaces, ranks_in, spread  # noqa: F401
 from test_core_ops import DTYPES, OPS, bfloat16_and_adasum, every_exchange, every_reduction, reduced, sets, values
 
 from spark_hvd import core
@@ -72,10 +72,11 @@ def test_hosts_are_told_apart_and_each_byte_crosses_once(counts: tuple[int, int]
     assert all(0.9 < share < 1.2 for _, _, share in results), results
 
 
+@pytest.mark.parametrize("places", [(2, 1), (1, 1, 1)], ids=["layered", "mpi"])
 @pytest.mark.parametrize("what", [every_reduction, every_exchange, bfloat16_and_adasum], ids=lambda f: f.__name__)
-def test_every_collective_across_hosts(what: Any) -> None:
-    with hosts(2) as places:
-        results = run_ranks(3, what, env=ACROSS, within=spread(places, (2, 1)), timeout=110)
+def test_every_collective_across_hosts(what: Any, places: tuple[int, ...]) -> None:
+    with ranks_in(places) as how:
+        results = run_ranks(3, what, timeout=110, **how)
     assert set(results) == {len(DTYPES) * len(OPS) * 2 if what is every_reduction else None}
 
 
