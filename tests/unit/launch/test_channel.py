@@ -79,6 +79,7 @@ def test_a_wrong_token_is_refused_on_both_sides(server: Server) -> None:
         b"\n" * 10,
         TOKEN.encode() + b"\n",
     ],
+    ids=lambda attack: f"{len(attack)} bytes",
 )
 def test_strangers_are_not_heard(server: Server, attack: bytes) -> None:
     with socket.create_connection((server.host, server.port), 5) as stranger:
