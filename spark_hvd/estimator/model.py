@@ -6,17 +6,25 @@ Owns: the facts of a run that has ended, and the checks and names of ``transform
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
 from pyspark.ml import Model
 
+from spark_hvd.data.options import PrepareOptions
 from spark_hvd.errors import ConfigError
 from spark_hvd.estimator import params, transform
 from spark_hvd.estimator.params import HorovodParams, with_params
-from spark_hvd.specs import ColumnSpec, TrainResult
+from spark_hvd.specs import ColumnSpec, StepSpec, TrainResult
 from spark_hvd.store import Store, layout
+from spark_hvd.train import history_plot
+
+KEPT_OPTIONS = ("null_policy", "fill_value", "pad_to", "pad_value", "decimal", "date", "timestamp")
+"""Fields of ``PrepareOptions`` that transform needs to see columns as the fit did."""
+_NULLS = {"error": "error", "drop": "null", "fill": "fill"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,12 @@ class Fitted:
         Shape of the model's output for one row.
     seconds
         Duration of the whole ``fit``.
+    labels, output_shapes
+        Names of all labels, and the shape of the output of each for one row.
+    step
+        Casts and shapes of the inputs.
+    options
+        How columns were converted, by :data:`KEPT_OPTIONS`.
     """
 
     store: Store
@@ -39,6 +53,14 @@ class Fitted:
     label: ColumnSpec
     output_shape: tuple[int, ...]
     seconds: float
+    labels: tuple[str, ...] = ()
+    output_shapes: tuple[tuple[int, ...], ...] = ()
+    step: StepSpec = field(default_factory=StepSpec)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def prepare_options(self) -> PrepareOptions:
+        """How feature columns are converted before the model."""
+        return PrepareOptions(**self.options)
 
 
 @with_params(*params.PREDICTION)
@@ -53,6 +75,7 @@ class HorovodModel(HorovodParams, Model):
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
         params.set_defaults(self)
+        self._setDefault(null_policy=_NULLS[fitted.options.get("null_policy", "error")])
         self._fitted = fitted
 
     @property
@@ -69,6 +92,24 @@ class HorovodModel(HorovodParams, Model):
     def history(self) -> list[dict[str, float]]:
         """One dict of logs per epoch: ``loss``, the metrics, and ``val_...`` of them where rows were held out."""
         return [dict(logs) for logs in self._fitted.result.history]
+
+    def getHistory(self) -> list[dict[str, float]]:
+        """:attr:`history`, by Horovod's name."""
+        return self.history
+
+    def history_frame(self) -> pd.DataFrame:
+        """One row per epoch: the logs, and in seconds where its time went (``seconds_...``; NaN for epochs that an
+        earlier attempt trained). The index is the epoch, from 1."""
+        frame = pd.DataFrame(self.history)
+        timings = pd.DataFrame([dict(timing) for timing in self.result.timings]).add_prefix("seconds_")
+        timings.index = timings.index + len(frame) - len(timings)
+        frame = frame.join(timings)
+        frame.index = pd.RangeIndex(1, len(frame) + 1, name="epoch")
+        return frame
+
+    def plot_history(self) -> Any:
+        """A matplotlib figure of the learning curves; MissingDependency without matplotlib."""
+        return history_plot.figure(self.history, self.run_id)
 
     @property
     def result(self) -> TrainResult:
@@ -96,27 +137,40 @@ class HorovodModel(HorovodParams, Model):
         """What a worker needs to compute outputs; small, since it travels in the closure of the UDF."""
         raise NotImplementedError
 
-    def _outputs(self) -> transform.Outputs:
-        """What the model's output means."""
+    def _outputs(self) -> tuple[transform.Outputs, ...]:
+        """What the model's outputs mean, one for each label."""
         raise NotImplementedError
 
     def _transform(self, dataset: Any) -> Any:
         outputs = self._outputs()
-        added: Mapping[str, str] = {"prediction_col": self._value("prediction_col")}
-        if outputs.classes:
-            added = {**added, "probability_col": self._value("probability_col")}
-        self._check_names(dataset, added)
+        names = [self._names(output, index, len(outputs)) for index, output in enumerate(outputs)]
+        self._check_names(dataset, {f"{param}{suffix}": n for place in names for (param, suffix), n in place.items()})
         if not self.store.exists(self._fitted.result.weights_path):
             raise ConfigError(
                 f"run {self.run_id!r}: expected its weights in {self.store.url}, found none. A fitted model reads them "
                 "from the run's folder: keep it, or fit again."
             )
-        return transform.add_outputs(
-            dataset,
-            transform.Job(self._predictor(), self._fitted.features, outputs, self._value("batch_size")),
-            prediction_col=added["prediction_col"],
-            probability_col=added.get("probability_col", ""),
+        job = transform.Job(
+            self._predictor(),
+            self._fitted.features,
+            outputs,
+            self._value("batch_size"),
+            self._value("null_policy"),
+            dataclasses.replace(
+                self._fitted.prepare_options(), null_policy="fill" if self._value("null_policy") == "fill" else "error"
+            ),
         )
+        columns = [{param: name for (param, _), name in place.items()} for place in names]
+        return transform.add_outputs(dataset, job, columns)
+
+    def _names(self, output: transform.Outputs, index: int, count: int) -> dict[tuple[str, str], str]:
+        """(Parameter, what is behind its name) -> name of the column."""
+        suffix = "" if count == 1 else f"_{self._fitted.labels[index]}"
+        wanted = ["prediction_col"]
+        if output.classes:
+            wanted += ["probability_col"]
+            wanted += ["raw_prediction_col"] if self._value("raw_prediction_col") is not None else []
+        return {(param, suffix): f"{self._value(param)}{suffix}" for param in wanted}
 
     def _check_names(self, dataset: Any, added: Mapping[str, str]) -> None:
         """ConfigError when a column that is added could not be told from another one, as Spark compares names."""

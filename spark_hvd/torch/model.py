@@ -21,7 +21,7 @@ from spark_hvd.estimator.model import Fitted, HorovodModel
 from spark_hvd.estimator.transform import Outputs
 from spark_hvd.store import Store, layout
 from spark_hvd.torch.bundle import TorchBundle
-from spark_hvd.torch.step import to_tensor
+from spark_hvd.torch.step import inputs_of
 from spark_hvd.torch.weights import load_weights
 
 _F = torch.nn.functional
@@ -49,6 +49,8 @@ class TorchPredictor:
     run_id: str
     weights_path: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     def load(self) -> torch.nn.Module:
         """A new module on the CPU with the trained weights, in eval mode."""
@@ -66,12 +68,15 @@ class TorchPredictor:
         load_weights(model, weights)
         return model.cpu().eval()
 
-    def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """Outputs for a batch of feature arrays, float64."""
+    def predict(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Each output for a batch of feature arrays, float64."""
         model = _kept(self)
+        names = [str(index) for index in range(len(columns))]
         with torch.inference_mode():
-            output = model(*[to_tensor(column) for column in columns])
-        return np.asarray(output.to(torch.float64).numpy())
+            inputs = inputs_of(dict(zip(names, columns, strict=True)), names, self.dtypes, self.shapes)
+            output = model(*inputs)
+        outputs = output if isinstance(output, tuple | list) else [output]
+        return [np.asarray(single.to(torch.float64).numpy()) for single in outputs]
 
 
 @functools.lru_cache(maxsize=2)
@@ -94,17 +99,25 @@ class TorchModel(HorovodModel):
     fitted
         The run that trained it.
     outputs
-        What the module's output means.
+        What the module's outputs mean, one for each label.
     """
 
-    def __init__(self, fitted: Fitted, outputs: Outputs) -> None:
+    def __init__(self, fitted: Fitted, outputs: Sequence[Outputs]) -> None:
         super().__init__(fitted)
-        self._meaning = outputs
+        self._meaning = tuple(outputs)
 
     def _predictor(self) -> TorchPredictor:
-        return TorchPredictor(self.store.url, self.run_id, self._fitted.result.weights_path, self.store.storage_options)
+        how = self._fitted.step
+        return TorchPredictor(
+            self.store.url,
+            self.run_id,
+            self._fitted.result.weights_path,
+            self.store.storage_options,
+            how.input_dtypes,
+            how.input_shapes,
+        )
 
-    def _outputs(self) -> Outputs:
+    def _outputs(self) -> tuple[Outputs, ...]:
         return self._meaning
 
 
