@@ -16,20 +16,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
 
 from spark_hvd import settings
 from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.estimator import params, preflight, runs, translate
+from spark_hvd.estimator.codec import FrameworkCodec
 from spark_hvd.estimator.model import KEPT_OPTIONS, Fitted, HorovodModel
 from spark_hvd.estimator.params import HorovodParams, with_params
+from spark_hvd.estimator.persistence import Saved, read_params, write_params
 from spark_hvd.estimator.sources import FrameSource, ParquetSource, Source
 from spark_hvd.launch import barrier
 from spark_hvd.launch.conduct import with_retries
 from spark_hvd.launch.lines import Printer
 from spark_hvd.launch.run import launch
 from spark_hvd.specs import ColumnSpec, LaunchSpec, TrainResult, TrainSpec, from_json, to_json
-from spark_hvd.store import layout
+from spark_hvd.store import Store, layout
 from spark_hvd.train import framework as frameworks
 from spark_hvd.train import history_plot, progress
 from spark_hvd.train import main as trainer
@@ -42,7 +45,7 @@ OUTPUT_BYTES = 1 << 20
 
 
 @with_params(*params.TRAINING)
-class HorovodEstimator(HorovodParams, Estimator):
+class HorovodEstimator(Saved, HorovodParams, Estimator, MLWritable, MLReadable):  # type: ignore[type-arg]
     """Trains a model on the rows of a Spark DataFrame with ``num_proc`` processes; ``fit`` returns a Transformer.
 
     ``HorovodEstimator(model=...)`` makes the estimator of the model's framework: for a ``torch.nn.Module`` a
@@ -64,6 +67,7 @@ class HorovodEstimator(HorovodParams, Estimator):
     """
 
     framework: ClassVar[str] = ""
+    codec: ClassVar[FrameworkCodec | None] = None
 
     def __new__(cls, *, framework: str | None = None, **values: Any) -> HorovodEstimator:
         if cls is HorovodEstimator:
@@ -120,7 +124,8 @@ class HorovodEstimator(HorovodParams, Estimator):
         ConfigError, DataError
             As ``fit``.
         """
-        ready = self._ready(self._frame(dataset), dataset.sparkSession)
+        source = self._frame(dataset)
+        ready = self._ready(source, dataset.sparkSession)
         preflight.try_in_task(dataset.sparkSession, ready.bundle)
         return {
             "columns": {column.name: column.dtype for column in ready.columns},
@@ -138,9 +143,19 @@ class HorovodEstimator(HorovodParams, Estimator):
             paramMaps = [{param: f"{base}-{secrets.token_hex(4)}", **given} for given in paramMaps]
         return super().fitMultiple(dataset, paramMaps)
 
+    def _to_folder(self, store: Store) -> dict[str, Any]:
+        return {"framework": self.framework, **write_params(self, store, self.codec)}
+
+    @classmethod
+    def _from_folder(cls, store: Store, saved: Mapping[str, Any]) -> Any:
+        kind = frameworks.load(saved["framework"], "estimator")
+        instance = kind()
+        return instance._set(**read_params(instance, store, saved, kind.codec))
+
     def _fit(self, dataset: Any) -> HorovodModel:
         started = time.monotonic()
-        return self._fit_source(dataset.sparkSession, self._frame(dataset), started)
+        source = self._frame(dataset)
+        return self._fit_source(dataset.sparkSession, source, started)
 
     def _frame(self, dataset: Any) -> FrameSource:
         if not hasattr(dataset, "sparkSession"):

@@ -7,19 +7,25 @@ Owns: the facts of a run that has ended, and the checks and names of ``transform
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from pyspark.ml import Model
+from pyspark.ml.util import MLReadable, MLWritable
 
 from spark_hvd.data.options import PrepareOptions
 from spark_hvd.errors import ConfigError
 from spark_hvd.estimator import params, transform
+from spark_hvd.estimator.codec import FrameworkCodec
 from spark_hvd.estimator.params import HorovodParams, with_params
-from spark_hvd.specs import ColumnSpec, StepSpec, TrainResult
+from spark_hvd.estimator.persistence import WEIGHTS, Saved, read_params, write_params
+from spark_hvd.specs import ColumnSpec, StepSpec, TrainResult, from_json
 from spark_hvd.store import Store, layout
+from spark_hvd.train import framework as frameworks
 from spark_hvd.train import history_plot
 
 KEPT_OPTIONS = ("null_policy", "fill_value", "pad_to", "pad_value", "decimal", "date", "timestamp")
@@ -45,6 +51,8 @@ class Fitted:
         Casts and shapes of the inputs.
     options
         How columns were converted, by :data:`KEPT_OPTIONS`.
+    structure
+        Of a model that was read from a folder: how its structure is read, as JSON. Empty: it is in the run's bundle.
     """
 
     store: Store
@@ -57,6 +65,7 @@ class Fitted:
     output_shapes: tuple[tuple[int, ...], ...] = ()
     step: StepSpec = field(default_factory=StepSpec)
     options: Mapping[str, Any] = field(default_factory=dict)
+    structure: str = ""
 
     def prepare_options(self) -> PrepareOptions:
         """How feature columns are converted before the model."""
@@ -64,13 +73,16 @@ class Fitted:
 
 
 @with_params(*params.PREDICTION)
-class HorovodModel(HorovodParams, Model):
+class HorovodModel(Saved, HorovodParams, Model, MLWritable, MLReadable):  # type: ignore[type-arg]
     """A trained model as a Spark Transformer.
 
     ``transform`` is lazy and adds ``prediction`` (double; for outputs of several values array<double>) and, for
     classifiers, ``probability`` (a vector, one element per class). Weights are read from :attr:`store` by the workers:
     keep its run folder as long as the model is used.
     """
+
+    framework: ClassVar[str] = ""
+    codec: ClassVar[FrameworkCodec | None] = None
 
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
@@ -139,6 +151,48 @@ class HorovodModel(HorovodParams, Model):
 
     def _outputs(self) -> tuple[transform.Outputs, ...]:
         """What the model's outputs mean, one for each label."""
+        raise NotImplementedError
+
+    def _to_folder(self, store: Store) -> dict[str, Any]:
+        fitted = self._fitted
+        with fitted.store.open(fitted.result.weights_path) as source, store.open(WEIGHTS, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 24)
+        facts = {
+            "result": fitted.result, "features": fitted.features, "label": fitted.label, "step": fitted.step,
+            "output_shape": fitted.output_shape, "output_shapes": fitted.output_shapes, "labels": fitted.labels,
+            "seconds": fitted.seconds, "options": dict(fitted.options),
+        }  # fmt: skip
+        plain = json.loads(json.dumps(facts, default=dataclasses.asdict))
+        outputs = [dataclasses.asdict(output) for output in self._outputs()]
+        params = write_params(self, store, self.codec)
+        return {
+            "framework": self.framework, "fitted": plain, "outputs": outputs, **params,
+            "structure": self._write_structure(store),
+        }  # fmt: skip
+
+    @classmethod
+    def _from_folder(cls, store: Store, saved: Mapping[str, Any]) -> Any:
+        kind = frameworks.load(saved["framework"], "model")
+        facts = saved["fitted"]
+        result = from_json(TrainResult, json.dumps(facts["result"]))
+        fitted = Fitted(
+            store=store,
+            result=dataclasses.replace(result, weights_path=WEIGHTS),
+            features=tuple(from_json(ColumnSpec, json.dumps(column)) for column in facts["features"]),
+            label=from_json(ColumnSpec, json.dumps(facts["label"])),
+            output_shape=tuple(facts["output_shape"]),
+            seconds=facts["seconds"],
+            labels=tuple(facts["labels"]),
+            output_shapes=tuple(tuple(shape) for shape in facts["output_shapes"]),
+            step=from_json(StepSpec, json.dumps(facts["step"])),
+            options=facts["options"],
+            structure=json.dumps(saved["structure"]),
+        )
+        instance = kind(fitted, [transform.Outputs(**output) for output in saved["outputs"]])
+        return instance._set(**read_params(instance, store, saved, kind.codec))
+
+    def _write_structure(self, store: Store) -> Mapping[str, Any]:
+        """Write what makes the model without its weights; returns how to read it."""
         raise NotImplementedError
 
     def _transform(self, dataset: Any) -> Any:

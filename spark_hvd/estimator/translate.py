@@ -24,9 +24,10 @@ def check_together(value: Value, is_set: Callable[[str], bool]) -> None:
     for name in required:
         if value(name) is None:
             raise ConfigError(f"{name}: not set. Pass {name}=... or set it.")
-    if (value("loss") is None) == (value("loss_constructors") is None):
-        found = "none" if value("loss") is None else "both"
-        raise ConfigError(f"loss: expected either loss or loss_constructors, found {found}: not set. Pass loss=...")
+    if value("loss") is None and value("loss_constructors") is None:
+        raise ConfigError("loss: not set. Pass loss=..., or loss_constructors=...")
+    if value("loss") is not None and value("loss_constructors") is not None:
+        raise ConfigError("loss: expected either loss or loss_constructors, found both.")
     labels, features = value("label_cols"), value("feature_cols")
     for name, columns in (
         ("input_dtypes", features), ("input_shapes", features), ("label_dtypes", labels), ("label_shapes", labels),

@@ -20,6 +20,7 @@ from spark_hvd.estimator.preflight import Trial
 from spark_hvd.torch.bundle import TorchBundle
 from spark_hvd.torch.compression import Compression
 from spark_hvd.torch.model import TorchModel, outputs_of
+from spark_hvd.torch.saved import CODEC
 from spark_hvd.torch.step import torch_dtype
 from spark_hvd.torch.trial import Subject, try_batch
 from spark_hvd.torch.weights import check_weights
@@ -87,6 +88,7 @@ class TorchEstimator(HorovodEstimator):
     """
 
     framework: ClassVar[str] = "torch"
+    codec = CODEC
 
     def _pack(self) -> bytes:
         bundle = self._bundle()

@@ -109,7 +109,7 @@ class Framework:
 
     Attributes
     ----------
-    adapter, estimator
+    adapter, estimator, model
         ``"module:Class"``; empty when this version does not have it.
     requires
         Modules that must be importable before the row's classes are.
@@ -122,6 +122,7 @@ class Framework:
     estimator: str
     requires: tuple[str, ...]
     install: str
+    model: str = ""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -131,6 +132,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         estimator="spark_hvd.torch.estimator:TorchEstimator",
         requires=("torch", "safetensors"),
         install="pip install 'spark_hvd[torch]'",
+        model="spark_hvd.torch.model:TorchModel",
     ),
     "keras": Framework(
         name="keras",
@@ -174,7 +176,7 @@ def load(name: str, part: str) -> Any:
     name
         A key of :data:`FRAMEWORKS`.
     part
-        ``"adapter"`` or ``"estimator"``.
+        ``"adapter"``, ``"estimator"`` or ``"model"``.
 
     Raises
     ------
