@@ -206,3 +206,21 @@ PREDICTION = (
          "What happens to rows with a null in a feature: an error, null outputs, or the fill_value of the fit in its "
          "place. After a fit with 'drop' it is 'null', after one with 'fill' it is 'fill'."),
 )  # fmt: skip
+
+_GROUPS = (
+    ("Data", DATA), ("Model, loss and metrics", MODEL), ("Training", RUN), ("Run, store and reader", PLACE),
+    ("Names of Horovod without meaning here: only the default is accepted", UNUSED),
+    ("Of the fitted model (transform)", PREDICTION),
+)  # fmt: skip
+
+
+def as_markdown() -> str:
+    """Tables of all parameters, for the docs."""
+    lines = []
+    for title, group in _GROUPS:
+        lines += [f"## {title}", "", "| Parameter | Default | Effect | Accepts |", "| --- | --- | --- | --- |"]
+        for rule in group:
+            cells = (f"`{rule.name}`", f"`{rule.default!r}`", rule.meaning, rule.expected)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import threading
 import time
 from typing import Any
 
@@ -61,7 +62,12 @@ def main(context: TrainerContext, payload: bytes) -> bytes:
     data = store
     if spec.dataset.store_url is not None:
         data = Store.create(spec.dataset.store_url, context.secrets.get(DATA_OPTIONS))
+    # The start of the engine waits for all ranks; the framework takes as long to load. What fails here fails again, in
+    # its own place, with its own words.
+    loading = threading.Thread(target=_load_parts, args=(spec,), name="load-parts", daemon=True)
+    loading.start()
     communicator = core.init()
+    loading.join()
     _set_log_level()
     try:
         result = train(spec, store, communicator, data, resume=bool(order.get("resume")) or context.attempt > 0)
@@ -71,6 +77,13 @@ def main(context: TrainerContext, payload: bytes) -> bytes:
         raise
     core.shutdown()
     return to_json(result).encode()
+
+
+def _load_parts(spec: TrainSpec) -> None:
+    """Import what the run needs: the framework and the reader's engine."""
+    with contextlib.suppress(Exception):
+        framework.load(spec.framework, "adapter")
+        engine_of(ReaderOptions(engine=spec.reader))
 
 
 def train(
