@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from spark_hvd import settings
 from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, MissingDependency
-from spark_hvd.estimator import params, preflight, runs, translate
+from spark_hvd.estimator import params, preflight, runs, tracking, translate
 from spark_hvd.estimator.codec import FrameworkCodec
 from spark_hvd.estimator.model import KEPT_OPTIONS, Fitted, HorovodModel
 from spark_hvd.estimator.params import HorovodParams, with_params
@@ -196,7 +196,9 @@ class HorovodEstimator(Saved, HorovodParams, Estimator, MLWritable, MLReadable):
             preflight.check_single_rows(ready.trial, spec, ready.num_proc)
             run.store.write(layout.bundle(run.run_id), ready.bundle)
             run.store.write(layout.train_spec(run.run_id), to_json(spec).encode())
-            result = self._train(spark, run, ready, source.data_options)
+            active = tracking.active_run()
+            tracked = [] if active is None else [tracking.MlflowLogger(*active, self._given())]
+            result = self._train(spark, run, ready, source.data_options, tracked)
             _draw(run, result)
         fitted = Fitted(
             store=run.store,
@@ -210,7 +212,14 @@ class HorovodEstimator(Saved, HorovodParams, Estimator, MLWritable, MLReadable):
             step=spec.step,
             options={name: self._value(name) for name in KEPT_OPTIONS},
         )
-        return self._model(fitted)
+        model = self._model(fitted)
+        for logger in tracked:
+            logger.model(model)
+        return model
+
+    def _given(self) -> dict[str, Any]:
+        """The parameters that were set, but for the Store."""
+        return {name: self._value(name) for name in self._rules if name != "store" and self._is_set(name)}
 
     def _earlier(self, run: runs.Run) -> TrainSpec | None:
         """The spec with which the run that is resumed began; None when there is none."""
@@ -254,7 +263,14 @@ class HorovodEstimator(Saved, HorovodParams, Estimator, MLWritable, MLReadable):
         barrier.check_slots(spark, wanted)
         return int(wanted)
 
-    def _train(self, spark: Any, run: runs.Run, ready: _Ready, data_options: Mapping[str, Any]) -> TrainResult:
+    def _train(
+        self,
+        spark: Any,
+        run: runs.Run,
+        ready: _Ready,
+        data_options: Mapping[str, Any],
+        tracked: Sequence[DriverCallback],
+    ) -> TrainResult:
         start_timeout, verbose = self._value("start_timeout"), self._value("verbose")
         order = {"run_id": run.run_id, "resume": self._value("resume")}
         spec = LaunchSpec(
@@ -269,7 +285,7 @@ class HorovodEstimator(Saved, HorovodParams, Estimator, MLWritable, MLReadable):
             output_bytes=OUTPUT_BYTES if verbose >= 2 else 0,
             use_gpu=self._value("use_gpu"),
         )
-        told = self._callbacks(DriverCallback)
+        told = [*self._callbacks(DriverCallback), *tracked]
         with progress.follow(run.store, run.run_id, show=verbose >= 1, callbacks=told) as follower:
 
             def poll() -> None:
