@@ -20,6 +20,7 @@ from spark_hvd.estimator.transform import Outputs
 from spark_hvd.store import Store, layout
 from spark_hvd.torch import model as model_module
 from spark_hvd.torch.bundle import TorchBundle
+from spark_hvd.torch.compression import Compression
 from spark_hvd.torch.estimator import TorchEstimator
 from spark_hvd.torch.model import TorchPredictor, outputs_of
 from spark_hvd.torch.trial import Subject, try_batch
@@ -258,3 +259,22 @@ def test_the_predictor_travels_light_and_keeps_its_secret(tmp_path: Path) -> Non
     predictor = fitted(Store.create(tmp_path), torch.nn.Linear(500, 500), torch.nn.Linear(500, 500))
     assert len(pickle.dumps(predictor)) < 2000
     assert "hidden" not in repr(TorchPredictor("s3://b", "run", "w", {"secret": "hidden"}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lr_scheduler": 3}, "lr_scheduler: expected None, a scheduler of torch.optim.lr_scheduler"),
+        ({"input_dtypes": ["float33"]}, "input_dtypes: expected"),
+        ({"gradient_compression": torch.nn.Linear}, "gradient_compression: expected None"),
+    ],
+)
+def test_torch_says_what_it_takes(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TorchEstimator(**values)
+
+
+def test_torch_dtypes_and_the_name_of_no_compression() -> None:
+    made = TorchEstimator(input_dtypes=[torch.float32, None], gradient_compression=Compression.none)
+    assert made.getInputDtypes() == ["torch.float32", None]
+    assert made.getGradientCompression() is None
