@@ -18,25 +18,12 @@ from typing import Any
 import numpy as np
 from ranks import can_make_hosts, run
 from report import Result, finish, parser
+from resnet50 import resnet50
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 Figures = dict[str, float]
 MPICH, GLOO = ("mpich in place", "mpich out of place"), ("gloo",)
-
-
-def resnet50() -> list[int]:
-    """Elements of the 161 gradients of ResNet-50, from its architecture (He et al., "Deep residual learning", 2015)."""
-    shapes = [64 * 3 * 49, 64, 64]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            for count, filters in ((inputs * width, width), (width * width * 9, width), (width * width * 4, width * 4)):
-                shapes += [count, filters, filters]
-            if block == 0:
-                shapes += [inputs * width * 4, width * 4, width * 4]
-            inputs = width * 4
-    return [*shapes, 2048 * 1000, 1000]
 
 
 class Contenders:
@@ -82,6 +69,8 @@ class Contenders:
                 call("timed")
                 if number:
                     times[name].append(time.perf_counter() - began)
+                # Who is through would take the processor from who is not, by beginning with the next contender.
+                self.ours.barrier(name=f"{name}.end")
         slowest = {}
         for name, mine in times.items():
             all_times = self.ours.allgather(np.array(mine), name="times").reshape(self.ours.size, rounds)

@@ -15,8 +15,11 @@ namespace {
 // one collective after the other would only be disturbed by it.
 constexpr Clock::duration kLull = std::chrono::milliseconds(1);
 // A caller that waits has nothing better to do than to look again: two ranks that both slept would wake each other for
-// every step of theirs, at many times its cost.
-constexpr Clock::duration kCallersSpin = std::chrono::microseconds(500);
+// every step of theirs, at many times its cost. Between hosts a look goes to the network, which needs the processor
+// itself when much is under way.
+Clock::duration CallersSpin(const Bell& bell) {
+  return bell.reaches_all() ? std::chrono::microseconds(500) : std::chrono::microseconds(200);
+}
 
 // An engine thread takes no signals: they belong to the program's own threads.
 class SignalsBlocked {
@@ -33,6 +36,15 @@ class SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+// After a failure the network may still read from and write to the memory that it was given: it lives as long as the
+// process.
+void KeepForGood(std::shared_ptr<Engine> engine) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<Engine>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  kept->push_back(std::move(engine));
+}
 
 Outcome Failed(Status status) { return {std::move(status), {}}; }
 
@@ -164,7 +176,7 @@ Outcome Engine::DriveUntilDone(int64_t handle, TimePoint end) {
       if (moved) {
         moved_at = now;
       } else {
-        Rest(seen, std::max<Clock::duration>(bell().spin(), kCallersSpin), end, &now, &moved_at);
+        Rest(seen, std::max(bell().spin(), CallersSpin(bell())), end, &now, &moved_at);
       }
     }
     lock.unlock();
@@ -419,8 +431,7 @@ void Engine::End(const Status& how) {
     control_->Close();
   } else {
     if (!peer_told_ && size_ > 1) TellFailure(how);
-    // The network may still read from and write to the memory that it was given: it lives as long as the process.
-    if (size_ > 1) kept_ = shared_from_this();
+    if (size_ > 1) KeepForGood(shared_from_this());
     if (!abort_) log_(LogLevel::kWarning, "engine ended: " + how.message);
   }
   for (const auto& provider : providers_) provider->Farewell(how);

@@ -133,7 +133,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Liveness liveness_;
   std::vector<std::pair<int, Bytes>> orphans_;  // messages for sets that are not there yet
   bool peer_told_ = false;                      // the failure came from a peer, who has told all others
-  std::shared_ptr<Engine> kept_;                // itself, after a failure
   TimePoint next_check_{};
   std::atomic<TimePoint> next_pull_{TimePoint{}};
   std::atomic<bool> flushing_{false};   // messages are on their way out

@@ -158,6 +158,56 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=51
 }
 #endif
 
+struct Conversion {
+  const void* from;
+  void* to;
+  int64_t count;
+  int32_t dtype;  // of the 16-bit floats
+  bool widens;
+};
+
+template <typename T>
+SPARK_HVD_INLINE void ConvertAll(const Conversion& job) {
+  constexpr int64_t kNarrow = NarrowLanes<T>::kStoredBytes, kWide = sizeof(Floats);
+  const char* from = static_cast<const char*>(job.from);
+  char* to = static_cast<char*>(job.to);
+  for (int64_t left = job.count; left > 0; left -= NarrowLanes<T>::kCount) {
+    const int64_t count = std::min(left, NarrowLanes<T>::kCount);
+    Floats values{};
+    if (job.widens) {
+      NarrowLanes<T>::Load(from, count * 2, &values);
+      std::memcpy(to, &values, static_cast<size_t>(count * 4));
+    } else {
+      std::memcpy(&values, from, static_cast<size_t>(count * 4));
+      NarrowLanes<T>::Store(values, to, count * 2);
+    }
+    from += job.widens ? kNarrow : kWide;
+    to += job.widens ? kWide : kNarrow;
+  }
+}
+
+SPARK_HVD_INLINE void RunConversion(const Conversion& job) {
+  if (job.dtype == HVD_FLOAT16) return ConvertAll<Half>(job);
+  ConvertAll<Brain>(job);
+}
+
+void ConvertPortable(const Conversion& job) { RunConversion(job); }
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void ConvertAvx2(const Conversion& job) { RunConversion(job); }
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void ConvertAvx512(
+    const Conversion& job) {
+  RunConversion(job);
+}
+#endif
+
+void Convert(const Conversion& job) {
+#if defined(__x86_64__)
+  if (BestInstructionSet() == InstructionSet::kAvx512) return ConvertAvx512(job);
+  if (BestInstructionSet() == InstructionSet::kAvx2) return ConvertAvx2(job);
+#endif
+  ConvertPortable(job);
+}
+
 // Integers with a scale or a divisor: block by block, combined by the kernels, scaled here.
 constexpr int64_t kBlock = 512;
 
@@ -270,6 +320,27 @@ void ReduceWith(InstructionSet set, const void* const* inputs, int ranks, void* 
 void Reduce(const void* const* inputs, int ranks, void* const* outputs, int copies, int64_t count,
             const Arithmetic& arithmetic) {
   ReduceWith(BestInstructionSet(), inputs, ranks, outputs, copies, count, arithmetic);
+}
+
+void Widen(const void* in, float* out, int64_t count, int32_t dtype) { Convert({in, out, count, dtype, true}); }
+
+void Narrow(const float* in, void* out, int64_t count, int32_t dtype) { Convert({in, out, count, dtype, false}); }
+
+void ReduceWide(const void* const* inputs, int ranks, float* out, int64_t count, const Arithmetic& arithmetic) {
+  Arithmetic plain;
+  plain.op = arithmetic.op;
+  float next[kBlock];
+  for (int64_t at = 0; at < count; at += kBlock, out += kBlock) {
+    const int64_t n = std::min(kBlock, count - at);
+    for (int rank = 0; rank < ranks; ++rank) {
+      float* values = rank == 0 ? out : next;
+      Widen(static_cast<const char*>(inputs[rank]) + 2 * at, values, n, arithmetic.dtype);
+      if (arithmetic.prescale != 1.0) Scale(values, values, n, HVD_FLOAT32, arithmetic.prescale);
+      const void* both[] = {out, next};
+      void* target = out;
+      if (rank > 0) Reduce(both, 2, &target, 1, n, plain);
+    }
+  }
 }
 
 void SumInOrder(const std::vector<const void*>& inputs, void* out, int64_t count, int32_t dtype,

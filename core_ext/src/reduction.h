@@ -39,6 +39,12 @@ InstructionSet BestInstructionSet();
 void ReduceWith(InstructionSet set, const void* const* inputs, int ranks, void* const* outputs, int copies,
                 int64_t count, const Arithmetic& arithmetic);
 
+// 16-bit floats in float32, exactly, and back with one rounding. The output of Narrow may be its input.
+void Widen(const void* in, float* out, int64_t count, int32_t dtype);
+void Narrow(const float* in, void* out, int64_t count, int32_t dtype);
+// Reduce() of 16-bit floats for who has more to add: what comes out is float32, neither divided nor postscaled.
+void ReduceWide(const void* const* inputs, int ranks, float* out, int64_t count, const Arithmetic& arithmetic);
+
 // out[i] = inputs[0][i] + inputs[1][i] + ..., scaled; the prescale is not applied.
 void SumInOrder(const std::vector<const void*>& inputs, void* out, int64_t count, int32_t dtype,
                 const Scaling& scaling);

@@ -339,6 +339,49 @@ TEST(cache_foretells_what_followed_last_time) {
   CHECK_EQUAL(Foretold(cache, 1000), "bda");
 }
 
+// A name that is used several times in a step is followed by something else each time.
+TEST(cache_tells_the_uses_of_a_name_apart) {
+  for (const std::string step : {"abac", "aaab", "aabaaac", "xaybxazc", "aaaaaaaaab"}) {
+    ResponseCache cache(100);
+    const auto learn = [&](char name) { cache.Learn(Named(std::string(1, name).c_str(), 10)); };
+    for (int round = 0; round < 2; ++round) {
+      for (char name : step) learn(name);
+    }
+    for (int round = 0; round < 3; ++round) {
+      for (char name : step) {
+        CHECK_EQUAL(Foretold(cache, 1), std::string(1, name));
+        learn(name);
+      }
+    }
+  }
+}
+
+// Something that comes now and then misleads once.
+TEST(cache_forgets_an_exception_soon) {
+  ResponseCache cache(100);
+  const auto learn = [&](const std::string& names) {
+    int wrong = 0;
+    for (char name : names) {
+      wrong += Foretold(cache, 1) != std::string(1, name) ? 1 : 0;
+      cache.Learn(Named(std::string(1, name).c_str(), 10));
+    }
+    return wrong;
+  };
+  learn("abcabc");
+  CHECK_EQUAL(learn("abc"), 0);
+  CHECK_EQUAL(learn("abxc"), 2);
+  CHECK_EQUAL(learn("abcabcabc"), 1);
+}
+
+// However long a run is, it takes no more memory than its end.
+TEST(cache_learns_on_for_ever) {
+  ResponseCache cache(3);
+  for (int step = 0; step < 3000; ++step) {
+    for (const char* name : {"a", "b", "c"}) cache.Learn(Named(name, 10));
+  }
+  CHECK_EQUAL(Foretold(cache, 1000), "abc");
+}
+
 TEST(cache_stops_before_what_cannot_be_fused_or_foretold) {
   ResponseCache cache(100);
   Request gather = Named("g");

@@ -207,3 +207,50 @@ TEST(reduction_in_place_of_any_input) {
     for (float value : values) CHECK_EQUAL(value, 7.f);
   }
 }
+
+TEST(widening_is_exact_and_narrowing_undoes_it) {
+  for (int32_t dtype : {HVD_FLOAT16, HVD_BFLOAT16}) {
+    std::vector<uint16_t> all(65536 + 5), back(all.size());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    std::vector<float> wide(all.size());
+    const auto count = static_cast<int64_t>(all.size());
+    Widen(all.data(), wide.data(), count, dtype);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double want = dtype == HVD_FLOAT16 ? HalfToDouble(all[i]) : BrainToDouble(all[i]);
+      CHECK(std::isnan(want) ? std::isnan(wide[i]) : static_cast<double>(wide[i]) == want);
+    }
+    Narrow(wide.data(), back.data(), count, dtype);
+    for (size_t i = 0; i < all.size(); ++i) CHECK(std::isnan(wide[i]) || back[i] == all[i]);
+    // In place.
+    Narrow(wide.data(), wide.data(), count, dtype);
+    CHECK(std::memcmp(wide.data(), back.data(), back.size() * 2) == 0);
+  }
+}
+
+TEST(wide_result_is_the_narrow_one_before_it_is_rounded) {
+  for (int32_t dtype : {HVD_FLOAT16, HVD_BFLOAT16}) {
+    for (int32_t op : {HVD_SUM, HVD_PRODUCT}) {
+      for (double prescale : {1.0, 0.3}) {
+        constexpr int64_t kCount = 1001;
+        std::vector<std::vector<uint16_t>> inputs(3, std::vector<uint16_t>(kCount));
+        std::vector<const void*> pointers;
+        for (size_t rank = 0; rank < inputs.size(); ++rank) {
+          const std::vector<float> values = RandomValues<float>(kCount, static_cast<unsigned>(rank));
+          Narrow(values.data(), inputs[rank].data(), kCount, dtype);
+          pointers.push_back(inputs[rank].data());
+        }
+        Arithmetic arithmetic;
+        arithmetic.dtype = dtype;
+        arithmetic.op = op;
+        arithmetic.prescale = prescale;
+        std::vector<uint16_t> want(kCount), found(kCount);
+        void* out = want.data();
+        Reduce(pointers.data(), 3, &out, 1, kCount, arithmetic);
+        std::vector<float> wide(kCount);
+        ReduceWide(pointers.data(), 3, wide.data(), kCount, arithmetic);
+        Narrow(wide.data(), found.data(), kCount, dtype);
+        CHECK(found == want);
+      }
+    }
+  }
+}

@@ -140,6 +140,25 @@ TEST(host_probe_needs_the_very_memory) {
   CHECK(!SharedMemory::Open(other, &opened).ok());
 }
 
+// Beyond 2 MiB memory lies where large pages can be mapped; whether there are any is the system's to say.
+TEST(large_memory_is_aligned_zero_and_shared_to_its_last_byte) {
+  for (int64_t bytes : {(int64_t{2} << 20) - 4096, int64_t{2} << 20, (int64_t{5} << 20) + 1}) {
+    SharedMemory memory, opened;
+    CHECK_OK(SharedMemory::Create(bytes, &memory));
+    CHECK_EQUAL(memory.bytes(), WholePages(bytes));
+    CHECK_OK(SharedMemory::Open(memory.address(), &opened));
+    for (const SharedMemory* one : {&memory, &opened}) {
+      const auto place = reinterpret_cast<uintptr_t>(one->data());
+      CHECK(bytes < (2 << 20) || place % (2 << 20) == 0);
+    }
+    for (int64_t at = 0; at < memory.bytes(); ++at) CHECK_EQUAL(int{opened.data()[at]}, 0);
+    memory.data()[0] = 3;
+    memory.data()[memory.bytes() - 1] = 4;
+    CHECK_EQUAL(int{opened.data()[0]}, 3);
+    CHECK_EQUAL(int{opened.data()[memory.bytes() - 1]}, 4);
+  }
+}
+
 // Two containers: each rank is process 1 there, with the same descriptors.
 TEST(isolated_ranks_are_not_on_one_host) {
   RunProcesses(2, [](ShmRank& me) {

@@ -43,7 +43,7 @@ class Hub {
       const Post post = channel.posts.front();
       const Want want = channel.wants.front();
       if (post.bytes != want.bytes) throw std::logic_error("a message of another length than its receiver wants");
-      std::memcpy(want.data, post.data, static_cast<size_t>(post.bytes));
+      if (post.bytes > 0) std::memcpy(want.data, post.data, static_cast<size_t>(post.bytes));
       finished.insert({post.request, true});
       finished.insert({want.request, true});
       channel.posts.pop_front();

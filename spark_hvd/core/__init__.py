@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from spark_hvd.core.communicator import Communicator, Op
+from spark_hvd.core.communicator import Communicator
 from spark_hvd.core.handle import Handle
+from spark_hvd.core.op import Op
 from spark_hvd.core.process import built, communicator, init, is_initialized, loaded, shutdown
 
 __all__ = [

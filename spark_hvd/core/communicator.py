@@ -1,16 +1,13 @@
 """Collectives of this process with other ranks of its run.
 
-Owns names, arguments and results. Memory under way and waiting belong to ``engine.py``; which process is which, and
-when an engine starts and stops, to ``process.py``.
+Owns arguments and results. Automatic names belong to ``names.py``; memory under way and waiting to ``engine.py``; which
+process is which, and when an engine starts and stops, to ``process.py``.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,27 +17,14 @@ from spark_hvd.core.buffer import Buffer
 from spark_hvd.core.engine import Engine
 from spark_hvd.core.handle import Handle
 from spark_hvd.core.library import Kind, Operand, Outputs, Packed, Request
+from spark_hvd.core.names import Names
+from spark_hvd.core.op import Op
 from spark_hvd.core.plan import Plan
 from spark_hvd.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 # Prepared reductions that are kept.
 _MOST_PLANS = 8192
-
-
-class Op(IntEnum):
-    """How a reduction combines the values of the ranks.
-
-    ``AVERAGE`` divides their sum by the number of ranks. ``ADASUM`` adds what is orthogonal and averages what is alike
-    (floats only). Of truth values, sum and max are *or*, product and min are *and*.
-    """
-
-    SUM = 0
-    AVERAGE = 1
-    MIN = 2
-    MAX = 3
-    PRODUCT = 4
-    ADASUM = 5
 
 
 class Communicator:
@@ -79,8 +63,7 @@ class Communicator:
         self._engine = engine
         self.process_set_id = process_set
         self.ranks: tuple[int, ...] = tuple(range(engine.size)) if ranks is None else tuple(ranks)
-        self._busy_names: set[str] = set()
-        self._lock = threading.Lock()
+        self._names = Names()
         self._plans: dict[str, Plan] = {}
         self.process_sets: list[Communicator] = []
         self.world_rank: int = engine.rank
@@ -117,8 +100,9 @@ class Communicator:
         name
             Pairs the calls of the ranks.
         op
-            Values are combined in rank order, in the element type (16-bit floats: in float32), so the result is the
-            same on all ranks and in every run. The average of integers is truncated.
+            Values are combined in rank order on each host, then host by host, in the element type (16-bit floats: in
+            float32, with one rounding), so the result is the same on all ranks and in every run. The average of
+            integers is truncated.
         out
             Where the result goes: like ``array``, which it may be. Default: a new array.
         prescale, postscale
@@ -278,7 +262,7 @@ class Communicator:
 
     def barrier(self, name: str | None = None, timeout: float | None = None) -> None:
         """Return when every rank has called it (unnamed ones meet in their order)."""
-        with self._automatic("barrier", name) as used:
+        with self._names.choose("barrier", name) as used:
             self._check(f"barrier '{used}'")
             self._engine.run(self._bare(Kind.BARRIER, used), (), timeout, used)
 
@@ -300,12 +284,12 @@ class Communicator:
 
     def broadcast_object(self, obj: Any, root: int = 0, name: str | None = None) -> Any:
         """The picklable object of rank ``root`` (of the world), on every rank."""
-        with self._automatic("broadcast_object", name) as used:
+        with self._names.choose("broadcast_object", name) as used:
             return objects.broadcast_object(self, obj, root, used)
 
     def allgather_object(self, obj: Any, name: str | None = None) -> list[Any]:
         """The picklable objects of all ranks, in rank order, on every rank."""
-        with self._automatic("allgather_object", name) as used:
+        with self._names.choose("allgather_object", name) as used:
             return objects.allgather_object(self, obj, used)
 
     # Process sets.
@@ -449,21 +433,6 @@ class Communicator:
         if not request.operands:
             raise ConfigError(f"'{name}': a group of no arrays; give one at least")
         return self._submit(request.pack(), memory, name, finish)
-
-    @contextmanager
-    def _automatic(self, kind: str, name: str | None) -> Iterator[str]:
-        """``name``, or the first free one of its kind: a loop uses the same one again, so that it can be learned."""
-        if name is not None:
-            yield name
-            return
-        with self._lock:
-            free = next(n for n in (f"{kind}.{i}" for i in itertools.count()) if n not in self._busy_names)
-            self._busy_names.add(free)
-        try:
-            yield free
-        finally:
-            with self._lock:
-                self._busy_names.discard(free)
 
 
 def _operand(name: str, source: Buffer, target: Buffer | None) -> Operand:

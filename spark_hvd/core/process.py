@@ -17,6 +17,7 @@ from spark_hvd import settings
 from spark_hvd.core import library, trust
 from spark_hvd.core.communicator import Communicator
 from spark_hvd.core.engine import Engine
+from spark_hvd.core.mpi import Mpi, mapped_mpi_libraries
 from spark_hvd.errors import ConfigError, HorovodError
 from spark_hvd.specs import World
 
@@ -25,7 +26,7 @@ from spark_hvd.specs import World
 class _Running:
     engine: Engine
     communicator: Communicator
-    mpi: library.Mpi | None
+    mpi: Mpi | None
     pid: int
 
 
@@ -63,7 +64,7 @@ def init(comm: Any = None, process_sets: Sequence[Sequence[int]] = ()) -> Commun
             return _running.communicator
         settings.check_names()
         size = _announced_size()
-        mpi = library.Mpi.load() if comm is not None or size > 1 else None
+        mpi = Mpi.load() if comm is not None or size > 1 else None
         if mpi is None:
             world, used, check = World.alone(), None, True
         else:
@@ -114,7 +115,7 @@ def built() -> dict[str, bool]:
 
 def loaded() -> dict[str, str]:
     """Version of the core and path of the MPI library, as they are in this process; empty what is not."""
-    mpi = library.mapped_mpi_libraries()
+    mpi = mapped_mpi_libraries()
     return {"core": library.core_version() if _running is not None else "", "mpi": mpi[0] if mpi else ""}
 
 
@@ -170,7 +171,7 @@ def _start_timeline(communicator: Communicator) -> None:
         communicator.start_timeline(f"{stem}.{communicator.rank}{suffix}")
 
 
-def _world(mpi: library.Mpi, comm: Any, launched_by_us: bool) -> World:
+def _world(mpi: Mpi, comm: Any, launched_by_us: bool) -> World:
     if not launched_by_us:
         return mpi.host_layout(comm)
     return World(

@@ -43,9 +43,18 @@ def run_ranks(
     timeout: float = 60.0,
     env: Mapping[str, str] | None = None,
     grace: float = 10.0,
+    within: Sequence[Sequence[str]] = (),
 ) -> list[Any]:
-    """Results of ``fn(*args)`` by rank. ``grace``: seconds that the others have to end once one rank has failed."""
-    codes, results, outputs = run_ranks_raw(size, fn, args, timeout=timeout, env=env, grace=grace)
+    """Results of ``fn(*args)`` by rank.
+
+    Parameters
+    ----------
+    grace
+        Seconds that the others have to end once one rank has failed.
+    within
+        For each rank a command that runs it somewhere, see ``hosts.py``.
+    """
+    codes, results, outputs = run_ranks_raw(size, fn, args, timeout=timeout, env=env, grace=grace, within=within)
     if any(code != 0 for code in codes):
         text = "\n".join(f"--- rank {r}: exit {codes[r]}\n{outputs[r][-4000:]}" for r in range(size))
         raise RankFailed(f"exit codes {codes}\n{text}", codes, outputs)
@@ -60,6 +69,7 @@ def run_ranks_raw(
     timeout: float = 60.0,
     env: Mapping[str, str] | None = None,
     grace: float = 10.0,
+    within: Sequence[Sequence[str]] = (),
 ) -> tuple[list[int | None], list[Any], list[str]]:
     """Like :func:`run_ranks`, but returns (exit codes, results, outputs) and never raises for a failed rank."""
     kvsname = f"test-{uuid.uuid4().hex}"
@@ -80,7 +90,13 @@ def run_ranks_raw(
                 with open(f"{folder}/out-{rank}", "wb") as out:
                     processes.append(
                         subprocess.Popen(
-                            [sys.executable, __file__, str(call), f"{folder}/result-{rank}"],
+                            [
+                                *(within[rank] if within else ()),
+                                sys.executable,
+                                __file__,
+                                str(call),
+                                f"{folder}/result-{rank}",
+                            ],
                             env=child_environment(
                                 **server.environment(),
                                 SPARK_HVD_RANK=str(rank),

@@ -11,7 +11,7 @@ import pytest
 from harness import run_ranks
 
 from spark_hvd import core
-from spark_hvd.core import library
+from spark_hvd.core import mpi
 from spark_hvd.errors import CommError, CommTimeout, ConfigError, HorovodError
 
 SIZES = (0, 1, 7, 1024, 1025, 1 << 20)
@@ -172,7 +172,7 @@ def test_refusals_and_handles() -> None:
 
 def half_world() -> tuple[int, int, int]:
     """Ranks 0 and 2, 1 and 3 work together."""
-    world = library.Mpi.load().world
+    world = mpi.Mpi.load().world
     c = core.init(comm=world.Split(world.Get_rank() % 2, world.Get_rank()))
     total = int(c.allreduce(np.array([world.Get_rank()]), name="sum", op=core.Op.SUM)[0])
     core.shutdown()

@@ -341,11 +341,11 @@ def test_an_mpi4py_over_another_library_is_refused(tmp_path: Path) -> None:
     code = f"""
 import mmap
 from spark_hvd import errors
-from spark_hvd.core import library
+from spark_hvd.core import mpi
 with open({str(fake)!r}, "rb") as file:
     kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     try:
-        library.Mpi.load()
+        mpi.Mpi.load()
     except errors.ConfigError as e:
         print("ConfigError", e)
 """

@@ -259,8 +259,9 @@ def steps(count: int) -> tuple[dict[str, int], dict[str, int]]:
         handles = [c.allreduce_async(a, name=f"t{i}", out=a) for i, a in enumerate(arrays)]
         for handle in handles:
             handle.wait()
-        c.barrier()
-        c.allreduce(np.ones(1), name="loss")
+        for _ in range(2):  # the same names again in one step
+            c.barrier()
+            c.allreduce(np.ones(1), name="loss")
 
     for _ in range(10):
         step()
@@ -275,9 +276,9 @@ def steps(count: int) -> tuple[dict[str, int], dict[str, int]]:
 def test_a_repeated_step_sends_no_message() -> None:
     for before, after in run_ranks(2, steps, (50,)):
         changed = {name: after[name] - before[name] for name in after}
-        assert changed["tensors"] == 50 * 32
+        assert changed["tensors"] == 50 * 34
         assert (changed["messages"], changed["negotiated"], changed["refused"]) == (0, 0, 0), changed
-        assert changed["predicted"] >= 50 * 3
+        assert changed["predicted"] >= 50 * 5
 
 
 def test_without_a_cache_every_step_is_negotiated() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
-from spark import leftovers, models
+from spark import models
 from spark.jobs import no_job
 
 from spark_hvd import HorovodEstimator

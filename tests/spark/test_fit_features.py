@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import SQLTransformer
 from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
 from pyspark.sql import functions as F
-from spark import leftovers, models
+from spark import models
 
 import spark_hvd
 from spark_hvd import HorovodEstimator

@@ -27,7 +27,7 @@ SIBLINGS = {("launch", "store"), ("specs", "errors"), ("settings", "errors"), ("
 # Foreign module -> the files (relative to spark_hvd, a trailing slash: a folder) that may import it.
 DOORS = {
     "ctypes": ("core/library.py", "launch/nvml.py"),
-    "mpi4py": ("core/library.py",),
+    "mpi4py": ("core/mpi.py",),
     "torch": ("torch/",),
     "tensorflow": ("tensorflow/", "keras/"),
     "keras": ("keras/", "tensorflow/"),

@@ -2,98 +2,9 @@
 
 #include <algorithm>
 
-#include "transport/shm/shm_transport.h"
-#include "transport/shm/streams.h"
+#include "transport/layered/layered_operation.h"
 
 namespace spark_hvd {
-namespace {
-
-// The three stages, one after the other. Scaling: before in the first one, after in the carriers' last step.
-class LayeredAllreduce : public Operation {
- public:
-  LayeredAllreduce(const LayerPlan* plan, ShmLane* lane, Transport* cross, const Collective& c, ScratchBuffer* share)
-      : plan_(plan), lane_(lane), cross_(cross), collective_(c), row_(c.spans, ElementSize(c.dtype)) {
-    const int local = static_cast<int>(plan->local.size());
-    for (int i = 0; i < local; ++i) {
-      const Share part =
-          i < plan->carriers ? EvenShare(0, row_.count(), i, plan->carriers, row_.element_size()) : Share{0, 0};
-      counts_.push_back(part.end - part.begin);
-    }
-    mine_ = counts_[static_cast<size_t>(lane->arena->position())];
-    part_ = share->Reserve(mine_ * row_.element_size());
-    Arithmetic inside;
-    inside.dtype = c.dtype;
-    inside.op = c.op;
-    inside.prescale = c.scaling.prescale;
-    operation_ = std::make_unique<ShmReducescatter>(lane, 2 * c.sequence, row_, part_, counts_, inside);
-  }
-
-  Status Advance(bool* moved, bool* done) override {
-    *done = false;
-    while (operation_) {
-      bool through = false;
-      Status status = operation_->Advance(moved, &through);
-      if (!status.ok() || !through) return status;
-      *moved = true;
-      Next();
-    }
-    *done = true;
-    return Status::Ok();
-  }
-
-  std::vector<int32_t> Missing() const override {
-    std::vector<int32_t> missing;
-    if (!operation_) return missing;
-    const std::vector<int32_t>& names = stage_ == Stage::kAcross ? plan_->crossing : plan_->local;
-    for (int32_t position : operation_->Missing()) missing.push_back(names[static_cast<size_t>(position)]);
-    return missing;
-  }
-
- private:
-  enum class Stage { kReduce, kAcross, kGather };
-
-  void Next() {
-    if (stage_ == Stage::kReduce && plan_->carries) {
-      Collective across;
-      across.kind = Kind::kAllreduce;
-      across.dtype = collective_.dtype;
-      across.op = collective_.op == HVD_AVERAGE ? static_cast<int32_t>(HVD_SUM) : collective_.op;
-      across.sequence = collective_.sequence;
-      across.spans = {{part_, part_, mine_}};
-      operation_ = cross_->Start(across);
-      stage_ = Stage::kAcross;
-    } else if (stage_ != Stage::kGather) {
-      if (plan_->carries) Finish();
-      operation_ = std::make_unique<ShmAllgather>(lane_, 2 * collective_.sequence + 1, part_, counts_, row_);
-      stage_ = Stage::kGather;
-    } else {
-      operation_.reset();
-    }
-  }
-
-  void Finish() {
-    Arithmetic after = Arithmetic::Of(collective_.dtype, HVD_SUM, collective_.scaling, plan_->size);
-    after.prescale = 1.0;
-    if (after.divisor == 1 && after.postscale == 1.0) return;
-    const void* input = part_;
-    void* output = part_;
-    Reduce(&input, 1, &output, 1, mine_, after);
-  }
-
-  const LayerPlan* plan_;
-  ShmLane* lane_;
-  Transport* cross_;
-  const Collective collective_;
-  const TensorRow row_;
-  std::vector<int64_t> counts_;  // by local rank
-  int64_t mine_ = 0;
-  char* part_ = nullptr;
-  Stage stage_ = Stage::kReduce;
-  std::unique_ptr<Operation> operation_;
-};
-
-}  // namespace
-
 LayerPlan LayerPlan::Of(const Members& members, const std::vector<std::vector<int32_t>>& hosts) {
   LayerPlan plan;
   plan.size = members.size();
@@ -124,13 +35,18 @@ LayerPlan LayerPlan::Of(const Members& members, const std::vector<std::vector<in
   for (const auto& group : groups) {
     if (plan.carries) plan.crossing.push_back(group[place]);
   }
+  plan.hosts = std::move(groups);
   return plan;
 }
 
-bool LayeredTransport::Serves(const Collective& c) const { return c.kind == Kind::kAllreduce && c.op != HVD_ADASUM; }
+bool LayeredTransport::Serves(const Collective& c) const {
+  return (c.kind == Kind::kAllreduce || c.kind == Kind::kReducescatter) && c.op != HVD_ADASUM;
+}
 
 std::unique_ptr<Operation> LayeredTransport::Start(const Collective& c) {
-  return std::make_unique<LayeredAllreduce>(&plan_, &lane_, cross_.get(), c, &share_);
+  const Layers layers{&plan_, &lane_, cross_.get(), &share_};
+  if (c.kind == Kind::kReducescatter) return std::make_unique<LayeredReducescatter>(layers, c);
+  return std::make_unique<LayeredAllreduce>(layers, c);
 }
 
 Status LayeredProvider::Open(const Members& members, const Exchange& exchange, std::unique_ptr<Transport>* out) {

@@ -1,8 +1,12 @@
-// Allreduce of a process set over several hosts: reduce inside each host, carry across, gather inside each host.
+// Reductions of a process set over several hosts: reduce inside each host, carry across, deal inside each host.
 //
 // As many ranks of each host as the smallest host has are carriers. Each carrier gets its share of the row reduced over
 // the ranks of its host (ascending), reduces it over the hosts (ascending) with the carriers of the same place there,
-// and gives the result to the ranks of its host. So each byte leaves a host once, and all carriers use the network.
+// and gives the result to the ranks of its host. So each byte leaves a host once, all carriers use the network, and an
+// allreduce and a reducescatter have the same bits.
+//
+// What only moves data goes the direct way, each part from its owner to its receivers: there is nothing to combine, so
+// a stop on the way would add a copy. Where the receivers of one part share a host it crosses once for each of them.
 #ifndef SPARK_HVD_SRC_TRANSPORT_LAYERED_LAYERED_TRANSPORT_H_
 #define SPARK_HVD_SRC_TRANSPORT_LAYERED_LAYERED_TRANSPORT_H_
 
@@ -23,10 +27,11 @@ namespace spark_hvd {
 
 // Who does what; the same on all ranks but for `place` and `crossing`.
 struct LayerPlan {
-  int32_t size = 0;               // ranks of the set
-  int carriers = 0;               // of each host
-  bool carries = false;           // this rank
-  std::vector<int32_t> local;     // members on this host, as positions in the set
+  int32_t size = 0;                         // ranks of the set
+  int carriers = 0;                         // of each host
+  bool carries = false;                     // this rank
+  std::vector<std::vector<int32_t>> hosts;  // members, as positions in the set, by host
+  std::vector<int32_t> local;               // those on this host
   std::vector<int32_t> crossing;  // with this rank's place on each host, as positions in the set; if it carries
 
   // `hosts`: world ranks by host. Carriers are 0 when no host has two members: then there is nothing to layer.

@@ -44,6 +44,8 @@ class SharedMemory {
 
  private:
   Status Map();
+  // So that the first collective does not pay for the page tables.
+  void FaultIn();
   void Release();
 
   char* data_ = nullptr;

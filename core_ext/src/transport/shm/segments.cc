@@ -1,7 +1,6 @@
 #include "transport/shm/segments.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,8 +37,6 @@ Status Segments::AddSegment(int64_t bytes, std::shared_ptr<Segment>* out) {
   segment->capacity = WholePages(bytes);
   Status status = SharedMemory::Create(segment->capacity + sysconf(_SC_PAGESIZE), &segment->memory);
   if (!status.ok()) return status;
-  // Larger pages where the system gives them on request.
-  madvise(segment->memory.data(), static_cast<size_t>(segment->capacity), MADV_HUGEPAGE);
   segments_[segment->memory.data()] = segment;
   *out = std::move(segment);
   return status;

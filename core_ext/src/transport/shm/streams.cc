@@ -150,11 +150,12 @@ ShmReducescatter::ShmReducescatter(ShmLane* lane, const Collective& c)
           c.spans.at(0).output, c.receive_counts, Arithmetic::Of(c.dtype, c.op, c.scaling, lane->arena->size())) {}
 
 ShmReducescatter::ShmReducescatter(ShmLane* lane, int64_t sequence, TensorRow row, void* part,
-                                   const std::vector<int64_t>& counts, const Arithmetic& arithmetic)
+                                   const std::vector<int64_t>& counts, const Arithmetic& arithmetic, bool wide)
     : Rounds(lane, sequence),
       arithmetic_(arithmetic),
       row_(std::move(row)),
       lane_(LaneBytes(*arena_) / row_.element_size()),
+      wide_(wide),
       output_(static_cast<char*>(part)),
       counts_(counts),
       begins_(Begins(counts)) {
@@ -174,15 +175,20 @@ void ShmReducescatter::Consume(int64_t round) {
   const auto self = static_cast<size_t>(position());
   const int64_t total = std::min(lane_, counts_[self] - round * lane_), begin = begins_[self] + round * lane_;
   std::vector<const void*> inputs(static_cast<size_t>(ranks()));
-  size_t at = 0;
+  int64_t at = 0;  // elements
   row_.ForEach(begin, begin + total, [&](size_t i, int64_t byte, int64_t count) {
     for (int peer = 0; peer < ranks(); ++peer) {
       inputs[static_cast<size_t>(peer)] =
-          peer == position() ? row_.Input(i) + byte : InSlot(peer, round) + row_.Bytes(position() * lane_) + at;
+          peer == position() ? row_.Input(i) + byte : InSlot(peer, round) + row_.Bytes(position() * lane_ + at);
     }
-    void* output = output_ + row_.Bytes(round * lane_) + at;
-    Reduce(inputs.data(), ranks(), &output, 1, count, arithmetic_);
-    at += row_.Bytes(count);
+    const int64_t place = round * lane_ + at;
+    if (wide_) {
+      ReduceWide(inputs.data(), ranks(), reinterpret_cast<float*>(output_) + place, count, arithmetic_);
+    } else {
+      void* output = output_ + row_.Bytes(place);
+      Reduce(inputs.data(), ranks(), &output, 1, count, arithmetic_);
+    }
+    at += count;
   });
 }
 

@@ -75,9 +75,10 @@ class ShmAlltoall : public Rounds {
 class ShmReducescatter : public Rounds {
  public:
   ShmReducescatter(ShmLane* lane, const Collective& collective);
-  // The parts `counts` of a row, each reduced to the rank whose it is.
+  // The parts `counts` of a row, each reduced to the rank whose it is. `wide`: 16-bit floats come out as ReduceWide()
+  // has them.
   ShmReducescatter(ShmLane* lane, int64_t sequence, TensorRow row, void* part, const std::vector<int64_t>& counts,
-                   const Arithmetic& arithmetic);
+                   const Arithmetic& arithmetic, bool wide = false);
 
  private:
   void Fill(int64_t round, char* slot) override;
@@ -86,6 +87,7 @@ class ShmReducescatter : public Rounds {
   const Arithmetic arithmetic_;
   const TensorRow row_;
   const int64_t lane_;  // elements
+  const bool wide_;
   char* output_;
   std::vector<int64_t> counts_, begins_;  // of each rank's result
 };
