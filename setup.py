@@ -192,7 +192,7 @@ EXTRAS["demo"] = [*EXTRAS["local"], *EXTRAS["torch"], *EXTRAS["petastorm"], "mat
 EXTRAS["dev"] = [
     "pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis", "ruff", "mypy", "clang-format",
     "cmake>=3.22", "ninja", "build", "setuptools>=70.1", "nbformat", "nbclient", "ipykernel", "moto[s3]",
-    "flask", "flask-cors", "s3fs", "opencv-python-headless",
+    "flask", "flask-cors", "s3fs", "opencv-python-headless", "torchmetrics", "scikit-learn",
 ]  # fmt: skip
 EXTRAS["all"] = sorted(
     {r for name in ("local", "petastorm", "torch", "tensorflow", "connect", "demo") for r in EXTRAS[name]}

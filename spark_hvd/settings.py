@@ -166,6 +166,13 @@ KEEP_INTERMEDIATE = Setting(
     "true or false",
     "Keep the data that was prepared for a run in its Store when the run ends, instead of deleting it.",
 )
+ALLOW_PICKLE = Setting(
+    ("SPARK_HVD_ALLOW_PICKLE",),
+    False,
+    _boolean,
+    "true or false",
+    "Read objects that a saved estimator or model holds as pickles: they can run any code, so trust their writer.",
+)
 FUSION_THRESHOLD = Setting(
     ("SPARK_HVD_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"),
     4 << 20,

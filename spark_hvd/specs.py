@@ -132,6 +132,101 @@ class DatasetSpec:
 
 
 @dataclass(frozen=True)
+class StepSpec:
+    """How an update is made.
+
+    Attributes
+    ----------
+    passes
+        Batches of each trainer whose gradients make one update.
+    clip_norm, clip_value
+        Limits of the reduced gradient: its norm over all parameters, each of its values.
+    precision
+        ``"float32"`` (the model's own types), ``"bf16"`` or ``"fp16"`` (automatic mixed precision).
+    compile
+        Whether the framework compiles the model.
+    scale_lr
+        Whether the learning rate is multiplied by the number of trainers.
+    scheduler_step
+        ``"epoch"`` or ``"step"``: after what the scheduler moves.
+    input_dtypes, label_dtypes, input_shapes, label_shapes
+        One for each column, or empty. An empty dtype keeps the column's; a shape begins with -1, for the rows.
+    loss_weights
+        One for each label, or empty: equal ones that sum to 1.
+    sample_weight_col
+        Column that weighs rows, or None.
+    """
+
+    passes: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    precision: str = "float32"
+    compile: bool = False
+    scale_lr: bool = False
+    scheduler_step: str = "epoch"
+    input_dtypes: tuple[str, ...] = ()
+    label_dtypes: tuple[str, ...] = ()
+    input_shapes: tuple[tuple[int, ...], ...] = ()
+    label_shapes: tuple[tuple[int, ...], ...] = ()
+    loss_weights: tuple[float, ...] = ()
+    sample_weight_col: str | None = None
+
+
+@dataclass(frozen=True)
+class KeepSpec:
+    """What of a run is kept, and when it ends before its last epoch.
+
+    Attributes
+    ----------
+    monitor, maximize
+        Name in the epoch's logs that tells a better epoch (empty: val_loss, or loss without validation), and whether
+        more is better.
+    selection
+        ``"last"`` or ``"best"``: the epoch whose weights the model gets.
+    patience, min_delta
+        Stop after so many epochs (None: never) that were not better by more than ``min_delta``.
+    checkpoint_steps, checkpoint_minutes
+        Checkpoints inside epochs, after so many updates or minutes; None: none. One is written after every epoch.
+    checkpoints
+        How many are kept.
+    """
+
+    monitor: str = ""
+    maximize: bool = False
+    selection: str = "last"
+    patience: int | None = None
+    min_delta: float = 0.0
+    checkpoint_steps: int | None = None
+    checkpoint_minutes: float | None = None
+    checkpoints: int = 2
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """How a trainer reads its rows.
+
+    Attributes
+    ----------
+    train_steps, val_steps
+        Batches of each trainer in an epoch; None: as many as its rows make.
+    drop_last
+        Whether the rows that make no whole step are left out.
+    pool, train_workers, val_workers
+        Of Petastorm; None: its defaults.
+    buffer_rows
+        Rows that are shuffled together; None: by the reader's own bytes.
+    """
+
+    train_steps: int | None = None
+    val_steps: int | None = None
+    drop_last: bool = False
+    pool: str | None = None
+    train_workers: int | None = None
+    val_workers: int | None = None
+    buffer_rows: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainSpec:
     """Everything that a trainer needs to know, but for the model bundle, which lies beside it in the Store."""
 
@@ -147,11 +242,24 @@ class TrainSpec:
     shuffle: bool = True
     reader: str = "auto"
     verbose: int = 1
+    step: StepSpec = field(default_factory=StepSpec)
+    keep: KeepSpec = field(default_factory=KeepSpec)
+    read: ReadSpec = field(default_factory=ReadSpec)
+
+    @property
+    def monitor(self) -> str:
+        """Name in the logs that tells a better epoch."""
+        return self.keep.monitor or ("val_loss" if self.dataset.val_rows else "loss")
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run left behind: one dict of logs per epoch, where the weights are, how long it took (seconds)."""
+    """What a run left behind: one dict of logs per epoch, where the weights are, how long it took (seconds).
+
+    ``timings`` has one dict per epoch that this attempt trained, of rank 0, in seconds: ``data_wait``, ``compute``,
+    ``reduction`` (waiting for gradients after backward), ``validation`` and ``total``, with ``steps``. ``best_epoch``
+    counts from 0; -1: none was compared.
+    """
 
     run_id: str
     history: tuple[Mapping[str, float], ...]
@@ -161,6 +269,9 @@ class TrainResult:
     train_rows: int
     seconds: float
     seconds_to_first_step: float = 0.0
+    timings: tuple[Mapping[str, float], ...] = ()
+    best_epoch: int = -1
+    resumed: bool = False
 
 
 def to_json(value: Any) -> str:

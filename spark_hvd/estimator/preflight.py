@@ -1,8 +1,9 @@
 """A look at a handful of real rows before the cluster is used.
 
-Owns: how those rows come to the driver and become the arrays that a trainer would see, and the form of what the
-framework's estimator finds when it runs model and loss on them. Does not own the rules of types (``data/``) nor the
-count of nulls over all rows (``data/prepare.py``): rows with nulls are passed over here.
+Owns: how those rows come to the driver and become the arrays that a trainer would see, the form of what the
+framework's estimator finds when it runs model and loss on them, and the load of the bundle in a task. Does not own the
+rules of types (``data/``) nor the count of nulls over all rows (``data/prepare.py``): rows with nulls are passed over
+here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pyspark.sql import functions as F
 
-from spark_hvd.data import shards
+from spark_hvd.data import expressions, schema, shards
 from spark_hvd.data.batches import Columns
+from spark_hvd.data.options import PrepareOptions
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.specs import ColumnSpec, TrainSpec
 
 SAMPLE_ROWS = 8
+TASK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -28,26 +32,46 @@ class Trial:
     Attributes
     ----------
     output_shape
-        Shape of the output for one row.
+        Shape of the (first) output for one row.
     alone
         Why the model does not take a batch of a single row, and what to do; empty when it does.
+    output_shapes
+        Those of all outputs.
     """
 
     output_shape: tuple[int, ...] = ()
     alone: str = ""
+    output_shapes: tuple[tuple[int, ...], ...] = ()
 
 
-def sample(df: Any, columns: Sequence[ColumnSpec]) -> Columns | None:
+def sample(df: Any, names: Sequence[str], options: PrepareOptions) -> Columns | None:
     """Up to :data:`SAMPLE_ROWS` rows of ``df`` as arrays of shape ``(rows, *shape)``, by column name.
 
-    One Spark job. None when each of the rows holds a null; how many there are in all is told when the data is written.
+    One Spark job. Values are converted, filled and padded as ``options`` say. None when each of the rows holds a null;
+    how many there are in all is told when the data is written.
 
     Raises
     ------
     DataError
         ``df`` has no rows, or the arrays of a column differ in length.
     """
-    found = df.select(*[quoted(column.name) for column in columns]).limit(SAMPLE_ROWS).collect()
+    checked = schema.checked(df, names, options)
+    columns = [spec for spec, _ in checked]
+    found = (
+        df.select(
+            *[expressions.converted(F.col(quoted(spec.name)), rule, spec.name, options) for spec, rule in checked]
+        )
+        .limit(SAMPLE_ROWS)
+        .collect()
+    )
+    return as_columns(columns, found)
+
+
+def as_columns(columns: Sequence[ColumnSpec], found: Sequence[Sequence[Any]]) -> Columns | None:
+    """Rows as arrays by column name, those with a null left out; None when each of them holds one.
+
+    DataError as :func:`sample`.
+    """
     if not found:
         raise DataError(
             "The DataFrame has no rows: expected at least one to train on, found 0. "
@@ -57,6 +81,35 @@ def sample(df: Any, columns: Sequence[ColumnSpec]) -> Columns | None:
     if not whole:
         return None
     return {column.name: _stack(column, [row[i] for row in whole]) for i, column in enumerate(columns)}
+
+
+def try_in_task(spark: Any, bundle: bytes) -> None:
+    """Load ``bundle`` once in a task of Spark. ConfigError names what the executors cannot import, with the cure.
+
+    A bundle of more than :data:`TASK_BYTES` is not tried: that much does not travel in a closure.
+    """
+    if len(bundle) > TASK_BYTES:
+        return
+
+    def load(batches: Any) -> Any:
+        import cloudpickle
+        import pyarrow
+
+        for _ in batches:
+            problem = ""
+            try:
+                cloudpickle.loads(bundle)
+            except Exception as e:
+                problem = f"{type(e).__name__}: {e}"
+            yield pyarrow.RecordBatch.from_pydict({"problem": [problem]})
+
+    problem = spark.range(0, 1, 1, 1).mapInArrow(load, "problem string").first()[0]
+    if problem:
+        raise ConfigError(
+            f"model, optimizer, loss, metrics or callbacks cannot be loaded on the executors: {problem}. Install that "
+            "module on the executors, ship it with spark.addArtifacts, or call "
+            "cloudpickle.register_pickle_by_value(module) on the driver before fit."
+        )
 
 
 def check_single_rows(trial: Trial, spec: TrainSpec, num_proc: int) -> None:

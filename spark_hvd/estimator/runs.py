@@ -24,6 +24,7 @@ from spark_hvd.errors import ConfigError
 from spark_hvd.store import Store, layout
 
 log = logging.getLogger(__name__)
+_SILENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ def check_store(store: Store | None, master: str) -> None:
 
 
 @contextmanager
-def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterator[Run]:
+def open_run(store: Store | None, run_id: str | None, framework: str, resume: bool = False) -> Iterator[Run]:
     """The run of a fit; its prepared data is deleted at the end, whatever the end is (unless a setting keeps
     it).
 
     Without a Store a folder that only this user may read is made. It outlives the fit, because the fitted model and
     DataFrames made by its ``transform`` read the weights from it, and is removed when the Python process ends, or at
-    once when the fit fails.
+    once when the fit fails. With ``resume`` the run may be there already, and nobody may be at work on it.
 
     Raises
     ------
@@ -83,6 +84,8 @@ def open_run(store: Store | None, run_id: str | None, framework: str) -> Iterato
         folder = tempfile.mkdtemp(prefix="spark_hvd-")
         forget = _remove_at_exit(folder)
         store = Store.create(folder)
+    elif resume:
+        _take_over(store, name)
     else:
         _reserve(store, name)
     try:
@@ -110,6 +113,24 @@ def _reserve(store: Store, name: str) -> None:
         f"run_id={name!r}: expected a name that is new in {store.url}, found a run there, or a fit that makes it just "
         "now. Choose another one, or leave run_id out to get a new one for each fit."
     )
+
+
+def _take_over(store: Store, name: str) -> None:
+    """Claim a run that may be there, from a process that is gone: its claim and its progress are silent for long."""
+    claim = layout.claim(name)
+    signs = [path for path in (claim, layout.progress(name)) if store.exists(path)]
+    if store.exists(claim):
+        silent = time.time() - max(store.modified(path) for path in signs)
+        if silent < _SILENT_SECONDS:
+            raise ConfigError(
+                f"run_id={name!r}: expected a run that nobody is at work on, found signs of a fit {silent:.0f} s ago "
+                f"in {store.url}. If that process is gone, wait until {_SILENT_SECONDS:.0f} s have passed."
+            )
+        log.warning("run %s: its last fit ended without leaving it; going on", name)
+        store.delete(claim)
+    if not store.claim(claim):
+        raise ConfigError(f"run_id={name!r}: another process goes on with this run just now.")
+    store.delete(layout.intermediate(name), recursive=True)
 
 
 def _clean(store: Store, name: str) -> None:

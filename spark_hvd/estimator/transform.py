@@ -9,18 +9,20 @@ same reason an output that is NaN comes back as null.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from spark_hvd.data import prepare
+from spark_hvd.data import expressions, schema
+from spark_hvd.data.options import PrepareOptions
+from spark_hvd.data.spark_types import Rule
 from spark_hvd.errors import DataError
 from spark_hvd.estimator.preflight import quoted
 from spark_hvd.specs import ColumnSpec
@@ -32,8 +34,8 @@ class Predictor(Protocol):
     def load(self) -> Any:
         """A new model with the trained weights."""
 
-    def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """Outputs ``(rows, *output_shape)`` for feature arrays ``(rows, *shape)``; keeps the model."""
+    def predict(self, columns: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Each output ``(rows, *output_shape)`` for feature arrays ``(rows, *shape)``; keeps the model."""
 
 
 @dataclass(frozen=True)
@@ -54,71 +56,131 @@ class Outputs:
     activation: str
     values: int
 
-    @property
-    def schema(self) -> str:
-        """Type of what the UDF returns, as Spark's DDL."""
-        if self.classes:
-            return "struct<prediction: double, probability: array<double>>"
-        return "double" if self.values == 1 else "array<double>"
+    def fields(self, raw: bool) -> list[tuple[str, str]]:
+        """Name and Spark type of what the UDF returns for this output."""
+        if not self.classes:
+            return [("prediction", "double" if self.values == 1 else "array<double>")]
+        extra = [("raw", "array<double>")] if raw else []
+        return [("prediction", "double"), ("probability", "array<double>"), *extra]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the UDF does."""
+    """What the UDF does.
+
+    Attributes
+    ----------
+    outputs
+        One for each label.
+    null_policy
+        ``"error"``, ``"null"`` (a row with a null has null outputs) or ``"fill"``.
+    options
+        How columns are converted, filled and padded.
+    raw
+        Whether classifiers give their output before it becomes a probability.
+    """
 
     predictor: Predictor
     features: tuple[ColumnSpec, ...]
-    outputs: Outputs
+    outputs: tuple[Outputs, ...]
     batch_size: int
+    null_policy: str = "error"
+    options: PrepareOptions = field(default_factory=PrepareOptions)
+    raw: bool = False
+
+    @property
+    def schema(self) -> list[tuple[str, str]]:
+        """Fields of the struct that the UDF returns: ``<name>_<output>`` and type."""
+        return [(f"{n}_{i}", kind) for i, output in enumerate(self.outputs) for n, kind in output.fields(self.raw)]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the UDF returns one column and no struct."""
+        return len(self.schema) == 1
 
 
-def add_outputs(df: Any, job: Job, *, prediction_col: str, probability_col: str) -> Any:
+_SPARK = {
+    "bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "float32": "float",
+    "float64": "double",
+}  # fmt: skip
+_FIELDS = {"prediction_col": "prediction", "probability_col": "probability", "raw_prediction_col": "raw"}
+
+
+def add_outputs(df: Any, job: Job, names: Sequence[Mapping[str, str]]) -> Any:
     """``df`` with the columns of ``job.outputs`` added; no Spark job runs here.
+
+    Parameters
+    ----------
+    names
+        For each output: parameter (``prediction_col``, ``probability_col``, ``raw_prediction_col``) -> column name.
 
     Raises
     ------
     DataError
         A feature column is missing or its type cannot become the one that the model was trained on.
     """
-    check_features(df, job.features)
-    inputs = [_input(df, column.name) for column in job.features]
+    rules = check_features(df, job.features, job.options)
+    job = replace(job, raw=any("raw_prediction_col" in place for place in names))
+    pairs = list(zip(job.features, rules, strict=True))
+    inputs = [_input(df, column, rule, job) for column, rule in pairs]
+    if job.null_policy == "null":
+        present = [
+            ~expressions.has_null(_converted(column, rule, job), rule.dimensions if _nullable_inside(df, column) else 0)
+            for column, rule in pairs
+        ]
+        inputs.append(functools.reduce(lambda a, b: a & b, present))
     computed = _udf(job)(*inputs)
-    if not job.outputs.classes:
-        return df.withColumn(prediction_col, computed)
+    if job.plain:
+        return df.withColumn(names[0]["prediction_col"], computed)
     whole = f"outputs_{uuid.uuid4().hex}"
-    return (
-        df.withColumn(whole, computed)
-        .withColumn(prediction_col, F.col(whole)["prediction"])
-        .withColumn(probability_col, array_to_vector(F.col(whole)["probability"]))
-        .drop(whole)
-    )
+    df = df.withColumn(whole, computed)
+    for index, place in enumerate(names):
+        for param, name in place.items():
+            value = F.col(whole)[f"{_FIELDS[param]}_{index}"]
+            if param != "prediction_col":
+                vector = array_to_vector(value)
+                value = F.when(value.isNotNull(), vector) if job.null_policy == "null" else vector
+            df = df.withColumn(name, value)
+    return df.drop(whole)
 
 
-def check_features(df: Any, features: Sequence[ColumnSpec]) -> None:
-    """Raise DataError when a feature column of ``df`` cannot become what the model was trained on."""
-    found = prepare.check_schema(df, [column.name for column in features])
-    for column, now in zip(features, found, strict=True):
+def check_features(df: Any, features: Sequence[ColumnSpec], options: PrepareOptions | None = None) -> list[Rule]:
+    """The rule of each column; DataError when one of ``df`` cannot become what the model was trained on."""
+    found = schema.checked(df, [column.name for column in features], options or PrepareOptions())
+    for column, (now, _) in zip(features, found, strict=True):
         if len(now.shape) != len(column.shape) or not np.can_cast(now.dtype, column.dtype, "same_kind"):
             raise DataError(
                 f"column {column.name!r}: expected {column.source or column.dtype}, as at fit, found "
                 f"{now.source or now.dtype}. Cast it before transform."
             )
+    return [rule for _, rule in found]
 
 
-def _input(df: Any, name: str) -> Any:
-    """The column as the UDF gets it: a vector as an array; a null ends the query with an error that names it."""
-    kind = df.schema[name].dataType
-    column = F.col(quoted(name))
-    if isinstance(kind, T.UserDefinedType):
-        kind, column = T.ArrayType(T.DoubleType(), False), vector_to_array(column)
+def _converted(column: ColumnSpec, rule: Rule, job: Job) -> Any:
+    return expressions.converted(F.col(quoted(column.name)), rule, column.name, job.options)
+
+
+def _nullable_inside(df: Any, column: ColumnSpec) -> bool:
+    kind, inside = df.schema[column.name].dataType, False
+    while kind.typeName() == "array":
+        kind, inside = kind.elementType, inside or kind.containsNull
+    return inside
+
+
+def _input(df: Any, column: ColumnSpec, rule: Rule, job: Job) -> Any:
+    """The column as the UDF gets it: converted as at fit; a null ends the query with an error that names it."""
+    value = _converted(column, rule, job)
+    if job.null_policy == "null":
+        # A number in the place of a null: pandas would make floats of integers. Such rows are not looked at.
+        return value if rule.dimensions else F.coalesce(value, F.lit(0).cast(_SPARK[rule.dtype]))
     message = (
-        f"column {name!r}: expected no nulls in a feature, found one. Remove them before transform: "
-        f"df.na.drop(subset=[{name!r}]) or df.na.fill(...)."
+        f"column {column.name!r}: expected no nulls in a feature, found one. Remove them before transform: "
+        f"df.na.drop(subset=[{column.name!r}]) or df.na.fill(...), or setNullPolicy('null')."
     )
-    stop = F.raise_error(F.lit(message)).cast(kind)
-    if isinstance(kind, T.ArrayType) and kind.containsNull:
-        column = F.when(F.exists(column, lambda element: element.isNull()), stop).otherwise(column)
-    return F.coalesce(column, stop)
+    stop = F.raise_error(F.lit(message))
+    if not _nullable_inside(df, column):
+        return F.coalesce(value, stop)
+    return F.when(~expressions.has_null(value, rule.dimensions), value).otherwise(stop)
 
 
 def _udf(job: Job) -> Any:
@@ -127,23 +189,41 @@ def _udf(job: Job) -> Any:
             yield compute(job, batch if isinstance(batch, tuple) else (batch,))
 
     # The annotations are what tells Spark the kind of the UDF.
-    kind = pd.DataFrame if job.outputs.classes else pd.Series
+    kind = pd.Series if job.plain else pd.DataFrame
     outputs.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[kind]}  # type: ignore[valid-type]
-    udf = F.pandas_udf(outputs, job.outputs.schema)  # type: ignore[call-overload]
+    fields = job.schema
+    text = fields[0][1] if job.plain else f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields)}>"
+    udf = F.pandas_udf(outputs, text)  # type: ignore[call-overload]
     # Its outputs are the same each time, but Spark may compute a deterministic UDF again in every filter on it.
     return udf.asNondeterministic()
 
 
 def compute(job: Job, series: Sequence[pd.Series]) -> pd.Series | pd.DataFrame:
     """Body of the UDF: one Arrow batch of feature columns to the outputs, ``batch_size`` rows at a time."""
-    arrays = [to_array(column, values) for column, values in zip(job.features, series, strict=True)]
     rows = len(series[0])
+    present = None
+    if job.null_policy == "null":
+        present = series[-1].to_numpy(bool)
+        series = [values[present].reset_index(drop=True) for values in series[:-1]]
+    arrays = [to_array(column, values) for column, values in zip(job.features, series, strict=True)]
+    found = len(arrays[0])
     parts = [
         job.predictor.predict([a[start : start + job.batch_size] for a in arrays])
-        for start in range(0, rows, job.batch_size)
+        for start in range(0, found, job.batch_size)
     ]
-    flat = np.concatenate([part.reshape(len(part), -1) for part in parts]) if parts else np.empty((0, 1))
-    return meaning(job.outputs, flat.astype(np.float64))
+    columns: dict[str, Any] = {}
+    for index, output in enumerate(job.outputs):
+        each = [part[index].reshape(len(part[index]), -1) for part in parts]
+        flat = np.concatenate(each) if each else np.empty((0, max(1, output.values)))
+        for name, values in meaning(output, flat.astype(np.float64)).items():
+            if name != "raw" or job.raw:
+                columns[f"{name}_{index}"] = values
+    frame = pd.DataFrame(columns)
+    if present is not None:
+        frame.index = np.flatnonzero(present)
+        frame = frame.astype(object).reindex(range(rows))
+        frame = frame.where(frame.notna(), None)
+    return frame.iloc[:, 0] if job.plain else frame
 
 
 def to_array(column: ColumnSpec, values: pd.Series) -> np.ndarray:
@@ -182,15 +262,18 @@ def _nested(value: Any) -> np.ndarray:
     return np.stack([_nested(inner) for inner in array]) if array.dtype == object and len(array) else array
 
 
-def meaning(outputs: Outputs, values: np.ndarray) -> pd.Series | pd.DataFrame:
-    """Outputs ``(rows, values)`` as the columns of :attr:`Outputs.schema`."""
+def meaning(outputs: Outputs, values: np.ndarray) -> dict[str, Any]:
+    """Outputs ``(rows, values)`` as columns by the names of :meth:`Outputs.fields`."""
     if not outputs.classes:
-        return pd.Series(values[:, 0] if outputs.values == 1 else list(values))
+        return {"prediction": values[:, 0] if outputs.values == 1 else list(values)}
     probability = _ACTIVATIONS[outputs.activation](values)
+    raw = values
     if outputs.values == 1:
         probability = np.concatenate([1 - probability, probability], axis=1)
+        raw = np.concatenate([-values, values], axis=1)
     # Of equal probabilities the first class wins, so a binary 0.5 is class 0.
-    return pd.DataFrame({"prediction": probability.argmax(1).astype(np.float64), "probability": list(probability)})
+    prediction = probability.argmax(1).astype(np.float64)
+    return {"prediction": prediction, "probability": list(probability), "raw": list(raw)}
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

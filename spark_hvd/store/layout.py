@@ -38,9 +38,34 @@ def weights(run_id: str) -> str:
     return f"runs/{run_id}/weights.safetensors"
 
 
-def checkpoint(run_id: str, epoch: int) -> str:
-    """State at the end of ``epoch`` (counted from 0)."""
-    return f"runs/{run_id}/checkpoints/epoch-{epoch:05d}.ckpt"
+def best_weights(run_id: str) -> str:
+    """The weights of the best epoch so far."""
+    return f"runs/{run_id}/best.safetensors"
+
+
+def checkpoints(run_id: str) -> str:
+    """Folder of the run's checkpoints."""
+    return f"runs/{run_id}/checkpoints"
+
+
+def checkpoint(run_id: str, epoch: int, step: int) -> str:
+    """Folder of the state after ``epoch`` whole epochs and ``step`` batches of the next one."""
+    return f"{checkpoints(run_id)}/epoch-{epoch:05d}-step-{step:08d}"
+
+
+def checkpoint_shared(run_id: str, epoch: int, step: int) -> str:
+    """What is equal on all ranks. Written last: a checkpoint without it is not whole."""
+    return f"{checkpoint(run_id, epoch, step)}/shared.ckpt"
+
+
+def checkpoint_rank(run_id: str, epoch: int, step: int, rank: int) -> str:
+    """What a rank has of its own."""
+    return f"{checkpoint(run_id, epoch, step)}/rank-{rank}.ckpt"
+
+
+def events(run_id: str) -> str:
+    """The logs of all epochs as TensorBoard reads them."""
+    return f"runs/{run_id}/tensorboard/events.out.tfevents.0000000000.spark_hvd"
 
 
 def history_picture(run_id: str) -> str:

@@ -12,17 +12,23 @@ from typing import Any, ClassVar
 import torch
 
 from spark_hvd.data.batches import Columns
+from spark_hvd.estimator import translate
 from spark_hvd.estimator.estimator import HorovodEstimator
 from spark_hvd.estimator.model import Fitted
 from spark_hvd.estimator.params import Rule, with_params
 from spark_hvd.estimator.preflight import Trial
 from spark_hvd.torch.bundle import TorchBundle
+from spark_hvd.torch.compression import Compression
 from spark_hvd.torch.model import TorchModel, outputs_of
-from spark_hvd.torch.trial import try_batch
+from spark_hvd.torch.saved import CODEC
+from spark_hvd.torch.step import torch_dtype
+from spark_hvd.torch.trial import Subject, try_batch
 from spark_hvd.torch.weights import check_weights
+from spark_hvd.train.callbacks import Callback
+from spark_hvd.train.frames import FrameTransform
 
 
-def _rule(name: str, kind: type, expected: str) -> Rule:
+def _rule(name: str, kind: Any, expected: str) -> Rule:
     """The rule of a part that is a ``kind``, or a callable that makes one."""
 
     def check(value: Any) -> Any:
@@ -33,9 +39,36 @@ def _rule(name: str, kind: type, expected: str) -> Rule:
     return dataclasses.replace(HorovodEstimator._rules[name], check=check, expected=expected)
 
 
+def _dtypes(name: str) -> Rule:
+    """The rule of a list of dtypes of torch."""
+    rule = HorovodEstimator._rules[name]
+
+    def check(value: Any) -> Any:
+        names = rule.check([str(item) if isinstance(item, torch.dtype) else item for item in value] if value else value)
+        for item in names or ():
+            if item is not None:
+                torch_dtype(item)
+        return names
+
+    return dataclasses.replace(rule, check=check)
+
+
+def _compression(value: Any) -> None:
+    if value not in (None, Compression.none):
+        raise ValueError
+
+
 @with_params(
     _rule("model", torch.nn.Module, "a torch.nn.Module, or a callable that returns one"),
     _rule("optimizer", torch.optim.Optimizer, "a torch.optim.Optimizer made for the model, or a callable of its kind"),
+    _rule(
+        "lr_scheduler",
+        (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau),
+        "None, a scheduler of torch.optim.lr_scheduler made for the optimizer, or a callable that makes one of it",
+    ),
+    _dtypes("input_dtypes"),
+    _dtypes("label_dtypes"),
+    dataclasses.replace(HorovodEstimator._rules["gradient_compression"], check=_compression),
 )
 class TorchEstimator(HorovodEstimator):
     """Trains a ``torch.nn.Module`` on a Spark DataFrame; ``fit(df)`` returns a :class:`TorchModel`.
@@ -47,7 +80,7 @@ class TorchEstimator(HorovodEstimator):
         arguments that returns one), ``optimizer`` (over parameters of this model, or a callable that makes one of the
         model's parameters), ``loss`` (callable of output and label: the mean over the rows, or one value per row),
         ``feature_cols`` (one positional argument of ``forward`` each, shape ``(rows, *shape)``, the column's own
-        dtype) and ``label_cols`` (one).
+        dtype) and ``label_cols`` (of several the model returns a tuple of outputs, one for each).
 
     Notes
     -----
@@ -55,6 +88,7 @@ class TorchEstimator(HorovodEstimator):
     """
 
     framework: ClassVar[str] = "torch"
+    codec = CODEC
 
     def _pack(self) -> bytes:
         bundle = self._bundle()
@@ -63,24 +97,40 @@ class TorchEstimator(HorovodEstimator):
         return bundle.to_bytes()
 
     def _bundle(self) -> TorchBundle:
-        return TorchBundle(self._value("model"), self._value("optimizer"), self._value("loss"), self._value("metrics"))
+        return TorchBundle(
+            model=self._value("model"),
+            optimizer=self._value("optimizer"),
+            loss=self._value("loss"),
+            metrics=self._value("metrics"),
+            scheduler=self._value("lr_scheduler"),
+            constructors=tuple(self._value("loss_constructors") or ()),
+            callbacks=tuple(self._callbacks(Callback)),
+            transform=self._value("transformation_fn"),
+            minibatch=self._value("train_minibatch_fn"),
+        )
 
     def _try_batch(self, bundle: bytes, batch: Columns) -> Trial:
         # The bytes give a copy, so nothing that happens here reaches the user's model; factories are called once.
+        how, labels = translate.step_spec(self._value), self._value("label_cols")
         with torch.random.fork_rng(devices=[]):
             unpacked = TorchBundle.from_bytes(bundle)
-            model, _ = unpacked.build()
+            model, optimizer = unpacked.build()
+            unpacked.build_scheduler(optimizer)
             check_weights(model)
-            trial = try_batch(
-                model.eval(),
-                unpacked.loss,
-                unpacked.metrics,
-                batch,
-                self._value("feature_cols"),
-                self._value("label_cols")[0],
-            )
-        outputs_of(self._value("task"), unpacked.loss, trial.output_shape)
+            if unpacked.transform is not None:
+                needed = tuple(translate.used_columns(self._value))
+                batch = FrameTransform(unpacked.transform, needed)(batch)
+            losses = unpacked.losses()
+            subject = Subject(losses, unpacked.metrics, self._value("feature_cols"), labels, how)
+            trial = try_batch(model.eval(), subject, batch, optimizer)
+        for index, shape in enumerate(trial.output_shapes):
+            outputs_of(self._value("task"), losses[index % len(losses)], shape)
         return trial
 
     def _model(self, fitted: Fitted) -> TorchModel:
-        return TorchModel(fitted, outputs_of(self._value("task"), self._value("loss"), fitted.output_shape))
+        losses = self._bundle().losses()
+        outputs = [
+            outputs_of(self._value("task"), losses[index % len(losses)], shape)
+            for index, shape in enumerate(fitted.output_shapes)
+        ]
+        return TorchModel(fitted, outputs)

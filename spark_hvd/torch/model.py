@@ -6,23 +6,30 @@ Owns: what a module's output means (task), and how a worker gets the module. The
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pyspark import TaskContext
 
 from spark_hvd.errors import ConfigError
+from spark_hvd.estimator.codec import ObjectFolder, allow_pickle, pickle_allowed
 from spark_hvd.estimator.model import Fitted, HorovodModel
+from spark_hvd.estimator.persistence import OBJECTS
 from spark_hvd.estimator.transform import Outputs
 from spark_hvd.store import Store, layout
 from spark_hvd.torch.bundle import TorchBundle
-from spark_hvd.torch.step import to_tensor
-from spark_hvd.torch.weights import load_weights
+from spark_hvd.torch.saved import CODEC
+from spark_hvd.torch.step import inputs_of
+from spark_hvd.torch.weights import load_weights, save_weights
 
 _F = torch.nn.functional
 # Loss -> (task, what turns the output into probabilities), as a module and as a function.
@@ -49,12 +56,17 @@ class TorchPredictor:
     run_id: str
     weights_path: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    structure: str = ""
+    pickles: bool = False
 
     def load(self) -> torch.nn.Module:
         """A new module on the CPU with the trained weights, in eval mode."""
         store = Store.create(self.store_url, self.storage_options)
         try:
-            bundle, weights = store.read(layout.bundle(self.run_id)), store.read(self.weights_path)
+            bundle = b"" if self.structure else store.read(layout.bundle(self.run_id))
+            weights = store.read(self.weights_path)
         except FileNotFoundError as e:
             raise ConfigError(
                 f"run {self.run_id!r}: expected its model in {self.store_url}, found no {e.filename or e}. A fitted "
@@ -62,16 +74,24 @@ class TorchPredictor:
             ) from e
         # A factory draws initial weights, which are overwritten: it must not move the caller's random state.
         with torch.random.fork_rng(devices=[]):
-            model = TorchBundle.from_bytes(bundle).build_model()
+            model = self._saved_model(store) if self.structure else TorchBundle.from_bytes(bundle).build_model()
         load_weights(model, weights)
         return model.cpu().eval()
 
-    def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """Outputs for a batch of feature arrays, float64."""
+    def _saved_model(self, store: Store) -> torch.nn.Module:
+        with allow_pickle() if self.pickles else contextlib.nullcontext():
+            made = ObjectFolder(store, OBJECTS, CODEC).read("model", json.loads(self.structure))
+        return made if isinstance(made, torch.nn.Module) else made()
+
+    def predict(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Each output for a batch of feature arrays, float64."""
         model = _kept(self)
+        names = [str(index) for index in range(len(columns))]
         with torch.inference_mode():
-            output = model(*[to_tensor(column) for column in columns])
-        return np.asarray(output.to(torch.float64).numpy())
+            inputs = inputs_of(dict(zip(names, columns, strict=True)), names, self.dtypes, self.shapes)
+            output = model(*inputs)
+        outputs = output if isinstance(output, tuple | list) else [output]
+        return [np.asarray(single.to(torch.float64).numpy()) for single in outputs]
 
 
 @functools.lru_cache(maxsize=2)
@@ -94,17 +114,68 @@ class TorchModel(HorovodModel):
     fitted
         The run that trained it.
     outputs
-        What the module's output means.
+        What the module's outputs mean, one for each label.
     """
 
-    def __init__(self, fitted: Fitted, outputs: Outputs) -> None:
+    framework: ClassVar[str] = "torch"
+    codec = CODEC
+
+    def __init__(self, fitted: Fitted, outputs: Sequence[Outputs]) -> None:
         super().__init__(fitted)
-        self._meaning = outputs
+        self._meaning = tuple(outputs)
+        # What was allowed when the model was read holds for the workers, too.
+        self._pickles = bool(fitted.structure) and pickle_allowed()
 
     def _predictor(self) -> TorchPredictor:
-        return TorchPredictor(self.store.url, self.run_id, self._fitted.result.weights_path, self.store.storage_options)
+        how = self._fitted.step
+        return TorchPredictor(
+            self.store.url,
+            self.run_id,
+            self._fitted.result.weights_path,
+            self.store.storage_options,
+            how.input_dtypes,
+            how.input_shapes,
+            self._fitted.structure,
+            self._pickles,
+        )
 
-    def _outputs(self) -> Outputs:
+    def _write_structure(self, store: Store) -> Mapping[str, Any]:
+        fitted = self._fitted
+        if fitted.structure:
+            how: Mapping[str, Any] = json.loads(fitted.structure)
+            if "file" in how:
+                store.write(f"{OBJECTS}/{how['file']}", fitted.store.read(f"{OBJECTS}/{how['file']}"))
+            return how
+        model = TorchBundle.from_bytes(fitted.store.read(layout.bundle(self.run_id))).model
+        return ObjectFolder(store, OBJECTS, CODEC).write("model", model)
+
+    def export(self, path: str, example: Sequence[Any] | None = None) -> None:
+        """Write the trained model for other programs.
+
+        Parameters
+        ----------
+        path
+            Ending in ``.safetensors``: its state_dict. Ending in ``.pt2``: a ``torch.export`` program.
+        example
+            For ``.pt2``: tensors as ``forward`` takes them; its number of rows may differ in later calls.
+        """
+        store = Store.create(os.path.dirname(path) or ".")
+        name = os.path.basename(path)
+        if name.endswith(".safetensors"):
+            store.write(name, save_weights(self.getModel()))
+            return
+        if not name.endswith(".pt2") or example is None:
+            raise ConfigError(
+                f"export: expected a path ending in .safetensors, or .pt2 with example=..., found {path!r}."
+            )
+        rows = torch.export.Dim("rows")
+        shapes = tuple({0: rows} for _ in example)
+        program = torch.export.export(self.getModel(), tuple(example), dynamic_shapes=shapes, strict=False)
+        out = io.BytesIO()
+        torch.export.save(program, out)
+        store.write(name, out.getvalue())
+
+    def _outputs(self) -> tuple[Outputs, ...]:
         return self._meaning
 
 

@@ -18,6 +18,7 @@ nor what is done with the loss (``adapter.py``).
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,9 +52,49 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def inputs_of(columns: Columns, feature_cols: Sequence[str]) -> list[torch.Tensor]:
-    """The arguments of the model for a batch."""
-    return [to_tensor(columns[name]) for name in feature_cols]
+def inputs_of(
+    columns: Columns,
+    names: Sequence[str],
+    dtypes: Sequence[str] = (),
+    shapes: Sequence[Sequence[int]] = (),
+) -> list[torch.Tensor]:
+    """The columns ``names`` of a batch as tensors: the arguments of the model, or its labels.
+
+    Parameters
+    ----------
+    dtypes
+        NumPy or torch names, one for each column (empty text: as it is); empty: none is cast.
+    shapes
+        One for each column, beginning with -1 for the rows; empty: as they are.
+
+    Raises
+    ------
+    DataError
+        A column does not have as many values as its shape.
+    """
+    tensors = []
+    for index, name in enumerate(names):
+        tensor = to_tensor(columns[name])
+        if dtypes and dtypes[index]:
+            tensor = tensor.to(torch_dtype(dtypes[index]))
+        if shapes:
+            rows, shape = tensor.shape[0], tuple(shapes[index])
+            if tensor.numel() != rows * math.prod(shape[1:]):
+                raise DataError(
+                    f"column {name!r}: expected values for the shape {shape} (-1: rows), found "
+                    f"{tuple(tensor.shape[1:])} in each row."
+                )
+            tensor = tensor.reshape(rows, *shape[1:])
+        tensors.append(tensor)
+    return tensors
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name; ValueError when torch has none."""
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of torch")
+    return found
 
 
 def align(output: Any, label: torch.Tensor, loss: Callable[..., Any]) -> tuple[Any, torch.Tensor]:

@@ -7,6 +7,7 @@ rules themselves (``step.py``) nor where the rows come from (``estimator/preflig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,61 +15,142 @@ import torch
 from spark_hvd.data.batches import Columns
 from spark_hvd.errors import ConfigError, DataError
 from spark_hvd.estimator.preflight import Trial
+from spark_hvd.specs import StepSpec
 from spark_hvd.torch import step
+from spark_hvd.torch.objective import Objective, collects, per_row, row_losses
 
 _SPARK_TYPES = {torch.float32: "float", torch.float64: "double"}
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is tried, beside the model: the estimator's settings.
+
+    Attributes
+    ----------
+    losses, metrics
+        As :class:`~spark_hvd.torch.objective.Objective` takes them.
+    step
+        Casts, shapes and weights.
+    """
+
+    losses: Sequence[Callable[..., Any]]
+    metrics: Any
+    feature_cols: Sequence[str]
+    label_cols: Sequence[str]
+    step: StepSpec = field(default_factory=StepSpec)
+
+
 def try_batch(
-    model: torch.nn.Module,
-    loss: Callable[..., Any],
-    metrics: Mapping[str, Callable[..., Any]],
-    batch: Columns,
-    feature_cols: Sequence[str],
-    label_col: str,
+    model: torch.nn.Module, subject: Subject, batch: Columns, optimizer: torch.optim.Optimizer | None = None
 ) -> Trial:
-    """Run model, loss, its gradient and metrics once, and the model on a single row.
+    """Run model, loss, its gradient, metrics and one step of ``optimizer``, and the model on a single row.
 
     Raises
     ------
     ConfigError
-        The model has nothing to train, or a gradient is sparse.
+        The model has nothing to train, a gradient is sparse, losses, metrics and labels differ in number.
     DataError
         One of them does not take the columns. The message names the columns with shape and dtype, and holds what the
         model, the loss or the metric said.
     """
     _check_trainable(model)
-    inputs, label = step.inputs_of(batch, feature_cols), step.to_tensor(batch[label_col])
-    features = dict(zip(feature_cols, inputs, strict=True))
-    output = _forward(model, features, len(label))
-    against = f"output {tuple(output.shape)} {_dtype(output)} and label {_describe(label_col, label)}"
+    how = subject.step
+    weighted = how.sample_weight_col is not None
+    objective = Objective(subject.losses, subject.metrics, subject.label_cols, how.loss_weights, weighted)
+    inputs = step.inputs_of(batch, subject.feature_cols, how.input_dtypes, how.input_shapes)
+    labels = step.inputs_of(batch, subject.label_cols, how.label_dtypes, how.label_shapes)
+    features = dict(zip(subject.feature_cols, inputs, strict=True))
+    rows = len(labels[0])
+    outputs = objective.outputs(_forward(model, features, rows, len(labels)))
+    total, seen = torch.zeros(()), []
+    for index, (output, label) in enumerate(zip(outputs, labels, strict=True)):
+        name, loss = subject.label_cols[index], objective.losses[index]
+        value, aligned, target = _loss(loss, output, label, name, weighted)
+        total = total + value
+        seen.append((aligned, target))
+    _backward(total, objective, subject, seen)
+    _check_dense(model)
+    _try_metrics(objective, subject, outputs, labels)
+    if optimizer is not None:
+        try:
+            optimizer.step()
+        except Exception as e:
+            raise ConfigError(
+                f"optimizer: its first step on {rows} rows failed: {type(e).__name__}: {e}. Try it on a batch of "
+                "your own."
+            ) from e
+    shapes = tuple(tuple(output.shape[1:]) for output in outputs)
+    alone = _alone(model, inputs, shapes) if rows > 1 else ""
+    return Trial(shapes[0], alone, shapes)
+
+
+def _against(output: Any, name: str, label: torch.Tensor) -> str:
+    return f"output {tuple(output.shape)} {_dtype(output)} and label {_describe(name, label)}"
+
+
+def _loss(loss: Any, output: Any, label: torch.Tensor, name: str, weighted: bool) -> tuple[torch.Tensor, Any, Any]:
+    """The loss of one output, and output and label as the loss saw them."""
     aligned, target = output, label
     try:
         with step.strict_shapes():
             aligned, target = step.align(output, label, loss)
-            # Some losses take a label of another float type and only their gradient does not.
-            step.mean_loss(loss, aligned, target).backward()
+            if weighted:
+                return row_losses(per_row(loss), aligned, target).mean(), aligned, target
+            return step.mean_loss(loss, aligned, target), aligned, target
+    except ConfigError:
+        raise
     except Exception as e:
-        hint = _label_hint(loss, aligned, target, label_col) or (
-            "Change the label column (classes are integers, probabilities and values are floats of the model's type: "
-            "col.cast('float')), the model's last layer or the loss."
-        )
-        raise DataError(f"The loss does not take {against}: {type(e).__name__}: {e}. {hint}") from e
-    _check_dense(model)
+        raise _refused(loss, output, label, name, aligned, target, e) from e
+
+
+def _refused(
+    loss: Any, output: Any, label: torch.Tensor, name: str, aligned: Any, target: Any, e: Exception
+) -> DataError:
+    hint = _label_hint(loss, aligned, target, name) or (
+        "Change the label column (classes are integers, probabilities and values are floats of the model's type: "
+        "col.cast('float')), the model's last layer or the loss."
+    )
+    return DataError(f"The loss does not take {_against(output, name, label)}: {type(e).__name__}: {e}. {hint}")
+
+
+def _backward(total: torch.Tensor, objective: Objective, subject: Subject, seen: Sequence[tuple[Any, Any]]) -> None:
+    # Some losses take a label of another float type and only their gradient does not.
+    try:
+        total.backward()
+    except Exception as e:
+        for index, (output, label) in enumerate(seen):
+            alone = _label_hint(objective.losses[index], output, label, subject.label_cols[index])
+            if alone or len(seen) == 1:
+                name, loss = subject.label_cols[index], objective.losses[index]
+                raise _refused(loss, output, label, name, output, label, e) from e
+        raise DataError(f"The gradient of the loss fails: {type(e).__name__}: {e}.") from e
+
+
+def _try_metrics(
+    objective: Objective, subject: Subject, outputs: Sequence[Any], labels: Sequence[torch.Tensor]
+) -> None:
+    outputs, labels = objective.aligned(outputs, labels)
     with torch.no_grad():
-        for name, metric in metrics.items():
-            try:
-                float(metric(aligned, target))
-            except Exception as e:
-                raise DataError(
-                    f"metrics[{name!r}] does not take {against}: {type(e).__name__}: {e}. Expected one number, the "
-                    "mean over the rows."
-                ) from e
-    shape = tuple(output.shape[1:])
-    return Trial(shape, _alone(model, inputs, shape) if len(label) > 1 else "")
+        for index, group in enumerate(objective.groups):
+            output, label = outputs[index].detach(), labels[index]
+            for name, metric in group.items():
+                try:
+                    if collects(metric):
+                        metric.update(output, label)
+                        float(metric.compute())
+                        metric.reset()
+                    else:
+                        float(metric(output, label))
+                except Exception as e:
+                    against = _against(output, subject.label_cols[index], label)
+                    raise DataError(
+                        f"metrics[{name!r}] does not take {against}: {type(e).__name__}: {e}. Expected one number, "
+                        "the mean over the rows."
+                    ) from e
 
 
-def _forward(model: torch.nn.Module, features: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:
+def _forward(model: torch.nn.Module, features: Mapping[str, torch.Tensor], rows: int, outputs: int) -> Any:
     given = ", ".join(_describe(name, tensor) for name, tensor in features.items())
     try:
         output = model(*features.values())
@@ -80,6 +162,13 @@ def _forward(model: torch.nn.Module, features: Mapping[str, torch.Tensor], rows:
             f"The model does not take the feature columns. It was called with {len(features)} arguments: {given} "
             f"(first number: rows). {type(model).__name__}.forward says: {type(e).__name__}: {e}. {hint}"
         ) from e
+    many = isinstance(output, tuple | list) and outputs > 1
+    for single in output if many else [output]:
+        _check_rows(single, rows, given)
+    return output
+
+
+def _check_rows(output: Any, rows: int, given: str) -> None:
     if not isinstance(output, torch.Tensor) or output.ndim == 0 or output.shape[0] != rows:
         tensor = isinstance(output, torch.Tensor)
         found = f"a tensor of shape {tuple(output.shape)}" if tensor else type(output).__name__
@@ -88,10 +177,9 @@ def _forward(model: torch.nn.Module, features: Mapping[str, torch.Tensor], rows:
             f"found {found}. Return one output row per input row"
             + (" (squeeze(1), not squeeze())." if tensor and rows == 1 else ".")
         )
-    return output
 
 
-def _alone(model: torch.nn.Module, inputs: Sequence[torch.Tensor], shape: tuple[int, ...]) -> str:
+def _alone(model: torch.nn.Module, inputs: Sequence[torch.Tensor], shapes: tuple[tuple[int, ...], ...]) -> str:
     """Why the model takes no single row; empty when it does. DataError when it takes one and gives another shape."""
     try:
         with torch.no_grad():
@@ -106,13 +194,15 @@ def _alone(model: torch.nn.Module, inputs: Sequence[torch.Tensor], shape: tuple[
         if layers:
             why += f" {', '.join(layers)} normalises by the batch alone: make it with track_running_stats=True."
         return why
-    if not isinstance(output, torch.Tensor) or tuple(output.shape) != (1, *shape):
-        found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise DataError(
-            f"With 1 row the model's output has shape {found}: expected {(1, *shape)}, as {(len(inputs[0]), *shape)} "
-            f"for {len(inputs[0])} rows. squeeze() takes away every dimension of length 1, that of the rows too: use "
-            "squeeze(1), or whichever dimension is meant."
-        )
+    found = list(output) if isinstance(output, tuple | list) and len(shapes) > 1 else [output]
+    for single, shape in zip(found, shapes, strict=False):
+        if not isinstance(single, torch.Tensor) or tuple(single.shape) != (1, *shape):
+            what = tuple(single.shape) if isinstance(single, torch.Tensor) else type(single).__name__
+            raise DataError(
+                f"With 1 row the model's output has shape {what}: expected {(1, *shape)}, as "
+                f"{(len(inputs[0]), *shape)} for {len(inputs[0])} rows. squeeze() takes away every dimension of length "
+                "1, that of the rows too: use squeeze(1), or whichever dimension is meant."
+            )
     return ""
 
 

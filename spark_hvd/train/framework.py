@@ -11,51 +11,93 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spark_hvd.data.batches import Batch
 from spark_hvd.errors import ConfigError, MissingDependency
 from spark_hvd.specs import TrainSpec
+from spark_hvd.train.callbacks import Callback
 
 if TYPE_CHECKING:
     from spark_hvd.core import Communicator
 
-Sums = Mapping[str, float]
-"""Name -> sum over the rows of one batch (a mean over the batch times its rows). Always holds ``"loss"``."""
+
+class Sums(NamedTuple):
+    """What a batch adds to the means of an epoch.
+
+    ``values``: name -> sum over its rows (a mean over the batch times ``weight``), always with ``"loss"`` when there
+    is weight. ``weight``: the number of rows, or the sum of their sample weights; 0: nothing to add.
+    """
+
+    values: Mapping[str, float]
+    weight: float
+
+
+NO_ROWS = Sums({}, 0.0)
 
 
 class FrameworkAdapter(Protocol):
     """Computes and applies for one framework what the loop decides. Made by ``build``, used on one thread.
 
-    Every method but ``eval_step``, ``state`` and ``export_weights`` is called on all ranks at the same point of the
-    run, because it may reduce or broadcast.
+    Every method but ``eval_step``, ``state``, ``own_state`` and ``export_weights`` is called on all ranks at the same
+    point of the run, because it may reduce or broadcast.
     """
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the sums of a step hold, in order: ``"loss"``, then the metrics."""
+        """What the sums of a step hold, in order: ``"loss"``, then the metrics that are means over rows."""
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """The user's callbacks of this rank."""
+
+    @property
+    def reduction_seconds(self) -> float:
+        """How long steps have waited for the reduction of gradients so far."""
 
     @classmethod
     def build(cls, bundle: bytes, spec: TrainSpec, communicator: Communicator) -> FrameworkAdapter:
         """Model, optimizer, loss and metrics from the bytes that the driver wrote; seeds the framework."""
 
+    def transform(self) -> Any:
+        """What the reader does with each batch (columns -> columns), or None."""
+
     def broadcast_initial_state(self) -> None:
         """Give every rank the parameters, buffers and optimizer state of rank 0."""
 
-    def train_step(self, batch: Batch) -> Sums:
-        """One update with the mean gradient over the rows of all ranks; a batch without rows takes part with zeros."""
+    def train_step(self, batch: Batch, update: bool) -> Sums:
+        """Gradients of a batch; a batch without rows takes part with zeros.
+
+        With ``update`` the optimizer steps, with the mean gradient over the rows of all ranks in all batches since
+        the last update.
+        """
 
     def eval_step(self, batch: Batch) -> Sums:
         """Loss and metrics of a batch, without an update. No communication."""
 
+    def collected(self) -> Mapping[str, float]:
+        """Metrics that are no means over rows, of all batches since the last call; begins anew."""
+
     def end_epoch(self) -> None:
         """Make equal on all ranks what steps leave different (such as running statistics)."""
 
+    def after_epoch(self, logs: Mapping[str, float]) -> Mapping[str, float]:
+        """After validation: what moves once an epoch, such as a scheduler. Returns what belongs in the logs."""
+
     def state(self) -> bytes:
-        """All that a later :meth:`load_state` needs to go on from here."""
+        """All that ranks share and a later :meth:`load_state` needs to go on from here."""
 
     def load_state(self, data: bytes) -> None:
         """Inverse of :meth:`state`."""
+
+    def own_state(self) -> bytes:
+        """What this rank has of its own: the framework's generators, buffers, metrics in the making."""
+
+    def load_own_state(self, data: bytes) -> None:
+        """Inverse of :meth:`own_state`."""
+
+    def reseed(self, seed: int, epoch: int) -> None:
+        """Begin all generators of this rank anew, for a run that goes on at ``epoch`` with other ranks."""
 
     def export_weights(self) -> bytes:
         """The weights alone, in the form in which the framework's model reads them."""
@@ -67,7 +109,7 @@ class Framework:
 
     Attributes
     ----------
-    adapter, estimator
+    adapter, estimator, model
         ``"module:Class"``; empty when this version does not have it.
     requires
         Modules that must be importable before the row's classes are.
@@ -80,6 +122,7 @@ class Framework:
     estimator: str
     requires: tuple[str, ...]
     install: str
+    model: str = ""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -89,6 +132,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         estimator="spark_hvd.torch.estimator:TorchEstimator",
         requires=("torch", "safetensors"),
         install="pip install 'spark_hvd[torch]'",
+        model="spark_hvd.torch.model:TorchModel",
     ),
     "keras": Framework(
         name="keras",
@@ -132,7 +176,7 @@ def load(name: str, part: str) -> Any:
     name
         A key of :data:`FRAMEWORKS`.
     part
-        ``"adapter"`` or ``"estimator"``.
+        ``"adapter"``, ``"estimator"`` or ``"model"``.
 
     Raises
     ------

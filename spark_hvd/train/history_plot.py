@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spark_hvd.errors import MissingDependency
 from spark_hvd.store import Store, layout
 
 
-def picture(history: Sequence[Mapping[str, float]], title: str = "") -> bytes:
-    """PNG of the loss and every metric over the epochs; training solid, validation dashed.
+def figure(history: Sequence[Mapping[str, float]], title: str = "") -> Any:
+    """A figure of the loss and every metric over the epochs; training solid, validation dashed.
 
     Parameters
     ----------
@@ -27,7 +28,6 @@ def picture(history: Sequence[Mapping[str, float]], title: str = "") -> bytes:
         matplotlib is not installed.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError as e:
@@ -35,8 +35,8 @@ def picture(history: Sequence[Mapping[str, float]], title: str = "") -> bytes:
             "the picture of the learning curve needs matplotlib, which is not installed. Run: pip install matplotlib"
         ) from e
     names = list(dict.fromkeys(name.removeprefix("val_") for logs in history for name in logs)) or ["loss"]
-    figure = Figure(figsize=(4.8 * len(names), 3.6), layout="constrained")
-    axes = figure.subplots(1, len(names), squeeze=False)[0]
+    drawn = Figure(figsize=(4.8 * len(names), 3.6), layout="constrained")
+    axes = drawn.subplots(1, len(names), squeeze=False)[0]
     epochs = range(1, len(history) + 1)
     for axis, name in zip(axes, names, strict=True):
         for key, label, style in ((name, "training", "-"), (f"val_{name}", "validation", "--")):
@@ -50,9 +50,17 @@ def picture(history: Sequence[Mapping[str, float]], title: str = "") -> bytes:
         if axis.lines:
             axis.legend()
     if title:
-        figure.suptitle(title)
+        drawn.suptitle(title)
+    return drawn
+
+
+def picture(history: Sequence[Mapping[str, float]], title: str = "") -> bytes:
+    """PNG of :func:`figure`."""
+    drawn = figure(history, title)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out)
+    FigureCanvasAgg(drawn).print_png(out)
     return out.getvalue()
 
 

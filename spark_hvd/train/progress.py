@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_hvd.data.batches import Batch
 from spark_hvd.specs import from_json, to_json
 from spark_hvd.store import Store, layout
-from spark_hvd.train.callbacks import Callback, Logs, RunShape
+from spark_hvd.train.callbacks import Callback, DriverCallback, Logs, RunShape
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ class Progress:
     """Where a run is.
 
     ``epoch`` (from 0) and ``step`` (steps done in it) of ``epochs`` and ``steps``; rows per second of all ranks
-    since the epoch began; rank 0's mean loss in this epoch, or that of all rows when the epoch has ended.
+    since the epoch began; rank 0's mean loss in this epoch, or that of all rows when the epoch has ended; the logs of
+    all epochs that have ended.
     """
 
     epoch: int
@@ -38,6 +40,7 @@ class Progress:
     steps: int
     rows_per_second: float
     loss: float
+    history: tuple[Mapping[str, float], ...] = ()
 
 
 class ProgressWriter(Callback):
@@ -52,6 +55,7 @@ class ProgressWriter(Callback):
         self._epoch_began = 0.0
         self._published = 0.0
         self._newest: Progress | None = None
+        self._history: list[Logs] = []
         self._closed = False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -59,13 +63,15 @@ class ProgressWriter(Callback):
     def on_train_begin(self, shape: RunShape) -> None:
         if shape.rank == 0:
             self._shape = shape
+            self._history = [dict(logs) for logs in shape.history]
             self._thread = threading.Thread(target=self._write, name="progress-writer", daemon=True)
             self._thread.start()
 
     def on_epoch_begin(self, epoch: int) -> None:
         self._epoch, self._rows, self._epoch_began = epoch, 0, time.monotonic()
         if self._shape is not None and epoch == self._shape.first_epoch:
-            self._publish(0, float("nan"))  # the bar appears; later epochs begin with their first steps
+            # The bar appears; later epochs begin with their first steps.
+            self._publish(self._shape.first_step, float("nan"))
 
     def on_step_end(self, batch: Batch, logs: Logs) -> None:
         self._rows += batch.global_rows
@@ -74,6 +80,7 @@ class ProgressWriter(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if self._shape is not None:
+            self._history.append(dict(logs))
             self._publish(self._shape.steps, logs.get("loss", float("nan")))
 
     def close(self) -> None:
@@ -91,9 +98,8 @@ class ProgressWriter(Callback):
             return
         self._published = time.monotonic()
         elapsed = self._published - self._epoch_began
-        progress = Progress(
-            self._epoch, self._shape.epochs, step, self._shape.steps, self._rows / elapsed if elapsed > 0 else 0.0, loss
-        )
+        speed = self._rows / elapsed if elapsed > 0 else 0.0
+        progress = Progress(self._epoch, self._shape.epochs, step, self._shape.steps, speed, loss, tuple(self._history))
         with self._wake:
             self._newest = progress
             self._wake.notify_all()
@@ -127,9 +133,20 @@ class Follower:
         Whether there is a bar at all; without, :meth:`poll` still returns the progress.
     file
         Where a terminal's bar is written (default: standard error).
+    callbacks
+        Told of each epoch that has ended, once.
     """
 
-    def __init__(self, store: Store, run_id: str, show: bool = True, file: Any = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        show: bool = True,
+        file: Any = None,
+        callbacks: Sequence[DriverCallback] = (),
+    ) -> None:
+        self._callbacks = tuple(callbacks)
+        self._told = 0
         self._store = store
         self._path = layout.progress(run_id)
         self._show = show
@@ -150,13 +167,26 @@ class Follower:
             self._last = progress
             if self._show:
                 self._move(progress)
+            self.tell(progress.history)
         return progress
+
+    def tell(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Tell the callbacks of the epochs that they have not been told of. What they raise is raised."""
+        for epoch in range(self._told, len(history)):
+            self._told = epoch + 1
+            for callback in self._callbacks:
+                callback.on_epoch_end(epoch, dict(history[epoch]))
 
     def close(self) -> None:
         """Read a last time and leave the bar where it is. Idempotent."""
         if self._path:
-            self.poll()
-            self._path = ""
+            try:
+                self.poll()
+            finally:
+                self._path = ""
+                self._leave()
+
+    def _leave(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -179,9 +209,15 @@ class Follower:
         self._bar.refresh()
 
 
-def follow(store: Store, run_id: str, show: bool = True, file: Any = None) -> Follower:
+def follow(
+    store: Store,
+    run_id: str,
+    show: bool = True,
+    file: Any = None,
+    callbacks: Sequence[DriverCallback] = (),
+) -> Follower:
     """A :class:`Follower` of a run."""
-    return Follower(store, run_id, show, file)
+    return Follower(store, run_id, show, file, callbacks)
 
 
 def _bar(total: int, file: Any) -> Any:

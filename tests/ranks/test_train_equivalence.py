@@ -148,12 +148,12 @@ def test_a_checkpoint_of_every_epoch_and_the_result_are_in_the_store(
     store: Store, two: list[dict[str, TrainResult]]
 ) -> None:
     for run_id, result in two[0].items():
-        assert checkpoint.epochs(store, run_id) == list(range(EPOCHS))
+        assert checkpoint.positions(store, run_id) == [checkpoint.Position(e + 1) for e in range(EPOCHS)]
         assert from_json(TrainResult, store.read(layout.result(run_id)).decode()) == result
         assert store.exists(layout.progress(run_id))
         assert 0 < result.seconds_to_first_step <= result.seconds
     last = checkpoint.load(store, "two-adam-none")
     assert last.history == two[0]["two-adam-none"].history
-    assert (last.framework, last.size, last.epoch) == ("torch", 2, EPOCHS - 1)
+    assert (last.framework, last.size, last.position.epoch) == ("torch", 2, EPOCHS)
     parts = sorted(Path(store.absolute(layout.run("two-adam-none"))).rglob("*.part"))
     assert not parts

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyspark.ml import PipelineModel
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_hvd import HorovodEstimator
+from spark_hvd import HorovodEstimator, allow_pickle
 from spark_hvd.errors import ConfigError, DataError
 
 
@@ -49,6 +50,11 @@ def main(store: str) -> None:
     right = added.where(F.col("prediction") == F.col("y")).count()
     print("RIGHT", right, "of", added.where("prediction is not null").count())
     print("VECTOR", type(added.first().probability).__name__)
+    print("CHECKED", estimator.check(df)["output_shapes"])
+    PipelineModel([model]).write().overwrite().save(f"{store}/saved")
+    with allow_pickle():
+        again = PipelineModel.load(f"{store}/saved").transform(df)
+    print("LOADED", again.where(F.col("prediction") == F.col("y")).count())
     spark.stop()
     print("FILES", len(list(Path(store).glob("intermediate/*"))))
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spark_hvd import torch as hvd
+from spark_hvd.train.callbacks import Callback
 
 
 class Line(torch.nn.Module):
@@ -64,3 +65,41 @@ class Talks(Line):
 
 def mean_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return (output - label).abs().mean()
+
+
+class Mixed(torch.nn.Module):
+    """One output from a scalar and an array column, ``inputs`` values in all."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(inputs, 1)
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat([x[:, None], a], dim=1)).squeeze(1)
+
+
+class TwoHeads(torch.nn.Module):
+    """A value and two classes from one scalar column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.classes = torch.nn.Linear(1, 1), torch.nn.Linear(1, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.value(x[:, None]), self.classes(x[:, None])
+
+
+class KillOnce(Callback):
+    """Ends its process by SIGKILL after a batch of an epoch, on rank 1, unless the file is there already."""
+
+    def __init__(self, mark: str, epoch: int, step: int) -> None:
+        self.mark, self.at, self.epoch = mark, (epoch, step), -1
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_step_end(self, batch: Any, logs: Any) -> None:
+        if (self.epoch, batch.step) == self.at and hvd.rank() == 1 and not os.path.exists(self.mark):
+            with open(self.mark, "w"):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -31,4 +31,6 @@ def test_fit_and_transform_on_connect(tmp_path: Path) -> None:
     assert right is not None, said
     assert int(right[1]) > 450
     assert "VECTOR DenseVector" in said
+    assert "CHECKED ((1,),)" in said
+    assert f"LOADED {right[1]}" in said
     assert "FILES 0" in said

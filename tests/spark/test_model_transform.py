@@ -28,8 +28,9 @@ X = ColumnSpec("x", "float32", (), "float")
 def add(
     df: Any, features: Sequence[ColumnSpec], outputs: Outputs = REGRESSION, batch_size: int = 4, trace: str = ""
 ) -> Any:
-    job = Job(RowSum(trace), tuple(features), outputs, batch_size)
-    return add_outputs(df, job, prediction_col="prediction", probability_col="probability")
+    job = Job(RowSum(trace), tuple(features), (outputs,), batch_size)
+    names = {"prediction_col": "prediction", **({"probability_col": "probability"} if outputs.classes else {})}
+    return add_outputs(df, job, [names])
 
 
 def test_it_is_lazy_and_sees_each_row_once(spark: Any, tmp_path: Path) -> None:

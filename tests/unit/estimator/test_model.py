@@ -29,7 +29,7 @@ def model(folder: Path, classes: int = 2) -> TorchModel:
     result = TrainResult("run", (), layout.weights("run"), 1, 1, 1, 0.0)
     label = ColumnSpec("y", "float32")
     return TorchModel(
-        Fitted(store, result, (), label, (1,), 0.0), Outputs(classes, "sigmoid" if classes else "none", 1)
+        Fitted(store, result, (), label, (1,), 0.0), [Outputs(classes, "sigmoid" if classes else "none", 1)]
     )
 
 

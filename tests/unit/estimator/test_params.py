@@ -9,7 +9,7 @@ import pytest
 from pyspark.ml.base import Estimator
 
 from spark_hvd.errors import ConfigError
-from spark_hvd.estimator import params
+from spark_hvd.estimator import params, table
 from spark_hvd.estimator.params import HorovodParams, with_params
 from spark_hvd.store import Store
 
@@ -28,7 +28,15 @@ class Training(HorovodParams, Estimator):
 HOROVOD_DEFAULTS = {
     "num_proc": None, "store": None, "model": None, "optimizer": None, "loss": None, "feature_cols": None,
     "label_cols": None, "validation": None, "batch_size": 32, "val_batch_size": None, "epochs": 1, "verbose": 1,
-    "random_seed": None, "shuffle": True, "run_id": None,
+    "random_seed": None, "shuffle": True, "run_id": None, "backend": None, "loss_weights": None, "metrics": {},
+    "sample_weight_col": None, "continuous_cols": None, "categorical_cols": None, "gradient_compression": None,
+    "compress_sparse_cols": False, "callbacks": [], "shuffle_buffer_size": None, "partitions_per_process": 10,
+    "train_steps_per_epoch": None, "validation_steps_per_epoch": None, "transformation_fn": None,
+    "train_reader_num_workers": 2, "val_reader_num_workers": 2, "reader_pool_type": "thread", "label_shapes": None,
+    "inmemory_cache_all": False, "mp_start_method": None, "backward_passes_per_step": 1, "data_module": None,
+    "input_shapes": None, "loss_constructors": None, "train_minibatch_fn": None,
+    # Ours, because Horovod's would demand a GPU.
+    "use_gpu": None,
 }  # fmt: skip
 
 
@@ -45,7 +53,13 @@ ACCEPTED = [
     ("reader", "arrow", "arrow"), ("task", "binary", "binary"), ("start_timeout", 30, 30.0), ("metrics", [], {}),
     ("metrics", {"size": len}, {"size": len}), ("metrics", [len, abs], {"len": len, "abs": abs}), ("loss", len, len),
     ("validation", np.float32(0.25), 0.25), ("shuffle", np.False_, False), ("epochs", np.int64(3), 3),
-    ("verbose", 2, 2), ("start_timeout", np.float32(1.5), 1.5),
+    ("verbose", 2, 2), ("start_timeout", np.float32(1.5), 1.5), ("loss", [len, abs], [len, abs]),
+    ("metrics", [[len], {"a": abs}], [{"len": len}, {"a": abs}]), ("loss_weights", [1, 2.5], [1.0, 2.5]),
+    ("input_shapes", [[-1, 3, 2]], [[-1, 3, 2]]), ("loss_constructors", len, [len]), ("pad_to", {"v": 3}, {"v": 3}),
+    ("fill_value", 2.5, 2.5), ("gradient_clip_norm", 1, 1.0), ("mixed_precision", "bf16", "bf16"),
+    ("early_stopping_min_delta", 0, 0.0), ("use_gpu", False, False),
+    ("input_dtypes", ["float32", None], ["float32", None]),
+    ("callbacks", [len], [len]), ("checkpoint_minutes", 0.5, 0.5), ("null_policy", "fill", "fill"),
 ]  # fmt: skip
 
 
@@ -72,7 +86,20 @@ REFUSED = [
     ("reader", "spark"), ("reader", None), ("task", "ranking"), ("start_timeout", 0), ("start_timeout", float("inf")),
     ("start_timeout", "10"), ("metrics", [3]), ("metrics", {"": len}), ("metrics", None), ("metrics", 4),
     ("loss", "mse"), ("metrics", {"loss": len}), ("metrics", {"val_loss": len}), ("verbose", 3),
-    ("validation", np.True_), ("epochs", np.True_), ("store", 5), ("store", ""),
+    ("validation", np.True_), ("epochs", np.True_), ("store", 5), ("store", ""), ("loss", []), ("loss", [3]),
+    ("metrics", [[3]]), ("loss_weights", ["a"]), ("loss_weights", []), ("input_shapes", [[3, 2]]),
+    ("input_shapes", [[-1, 0]]), ("input_shapes", 3), ("loss_constructors", 3), ("pad_to", 0), ("pad_to", {"v": 1.5}),
+    ("fill_value", [1]), ("gradient_clip_norm", 0), ("gradient_clip_value", -1.0), ("mixed_precision", "float16"),
+    ("early_stopping_patience", 0), ("early_stopping_min_delta", -0.1), ("use_gpu", 1), ("callbacks", [None]),
+    ("callbacks", None), ("checkpoint_steps", 0), ("checkpoint_minutes", 0), ("checkpoints_kept", 0),
+    ("null_policy", "skip"), ("nan_policy", "fill"), ("model_selection", "first"), ("monitor", ""), ("monitor", 3),
+    ("monitor_mode", "more"), ("resume", "yes"), ("max_retries", -1), ("backward_passes_per_step", 0),
+    ("lr_scheduler_step", "batch"), ("scale_lr", None), ("compile_model", 1), ("sample_weight_col", 1),
+    ("partitions_per_process", 0), ("reader_pool_type", "fork"), ("train_reader_num_workers", 0),
+    ("transformation_fn", "f"), ("train_minibatch_fn", 1), ("decimal", "float32"), ("date", "d"), ("timestamp", 1),
+    ("cache_data", 0), ("stratify_by", ""), ("drop_last", 0), ("shuffle_buffer_size", 0), ("input_dtypes", [3]),
+    ("train_steps_per_epoch", 0), ("validation_steps_per_epoch", 0), ("gradient_compression", "fp16"),
+    ("label_dtypes", []),
 ]  # fmt: skip
 
 
@@ -96,9 +123,13 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(TypeError, match="Did you mean 'batch_size'") as caught:
         Training(batchsize=3)
     assert "num_proc" in str(caught.value)
-    # A name of Horovod whose feature is not there is refused like any other.
-    with pytest.raises(TypeError, match="gradient_compression"):
-        Training().setParams(gradient_compression=None)
+
+
+@pytest.mark.parametrize("rule", table.UNUSED, ids=lambda rule: rule.name)
+def test_a_name_of_horovod_without_meaning_here_takes_its_default_only(rule: Any) -> None:
+    assert Training(**{rule.name: rule.default}) is not None
+    with pytest.raises(ConfigError, match=f"{rule.name}: .*Horovod's name"):
+        Training(**{rule.name: "something"})
 
 
 def test_setters_chain_and_a_later_value_wins() -> None:

@@ -10,26 +10,8 @@ from pyspark.ml.linalg import Vectors
 
 from spark_hvd.data import shards
 from spark_hvd.errors import ConfigError, DataError
-from spark_hvd.estimator.preflight import Trial, check_single_rows, sample
+from spark_hvd.estimator.preflight import Trial, as_columns, check_single_rows
 from spark_hvd.specs import ColumnSpec, DatasetSpec, TrainSpec
-
-
-class Rows:
-    """The part of a DataFrame that ``sample`` uses; remembers what was asked."""
-
-    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
-        self.rows, self.selected, self.most = rows, (), 0
-
-    def select(self, *names: str) -> Rows:
-        self.selected = names
-        return self
-
-    def limit(self, most: int) -> Rows:
-        self.most = most
-        return self
-
-    def collect(self) -> list[tuple[Any, ...]]:
-        return self.rows[: self.most]
 
 
 def test_scalars_arrays_and_vectors() -> None:
@@ -37,42 +19,35 @@ def test_scalars_arrays_and_vectors() -> None:
         ColumnSpec("x", "float32"), ColumnSpec("a.b", "int32", (-1,)), ColumnSpec("v", "float64", (-1,)),
         ColumnSpec("m", "float32", (-1, -1)),
     ]  # fmt: skip
-    rows = Rows([
+    rows = [
         (1.5, [1, 2], Vectors.dense([1.0, 2.0, 3.0]), [[1.0, 2.0]]),
         (2.5, [3, 4], Vectors.sparse(3, [1], [7.0]), [[3.0, 4.0]]),
-    ])  # fmt: skip
-    got = sample(rows, columns)
+    ]  # fmt: skip
+    got = as_columns(columns, rows)
     assert got is not None
-    assert rows.selected == ("`x`", "`a.b`", "`v`", "`m`")
     assert {name: (a.shape, str(a.dtype)) for name, a in got.items()} == {
         "x": ((2,), "float32"), "a.b": ((2, 2), "int32"), "v": ((2, 3), "float64"), "m": ((2, 1, 2), "float32"),
     }  # fmt: skip
     np.testing.assert_array_equal(got["v"], [[1, 2, 3], [0, 7, 0]])
 
 
-def test_only_a_handful_of_rows_is_fetched() -> None:
-    got = sample(Rows([(float(i),) for i in range(1000)]), [ColumnSpec("x", "float64")])
-    assert got is not None
-    assert len(got["x"]) == 8
-
-
 def test_rows_with_nulls_are_passed_over() -> None:
     columns = [ColumnSpec("x", "float64"), ColumnSpec("v", "float64", (-1,))]
-    got = sample(Rows([(None, [1.0]), (1.0, [None]), (2.0, None), (3.0, [4.0])]), columns)
+    got = as_columns(columns, [(None, [1.0]), (1.0, [None]), (2.0, None), (3.0, [4.0])])
     assert got is not None
     assert got["x"].tolist() == [3.0]
-    assert sample(Rows([(None, [1.0])]), columns) is None
+    assert as_columns(columns, [(None, [1.0])]) is None
 
 
 def test_no_rows_is_an_error() -> None:
     with pytest.raises(DataError, match="no rows"):
-        sample(Rows([]), [ColumnSpec("x", "float64")])
+        as_columns([ColumnSpec("x", "float64")], [])
 
 
 @pytest.mark.parametrize("cells", [[[1.0], [1.0, 2.0]], [[[1.0], [1.0, 2.0]]]])
 def test_arrays_of_several_lengths_name_the_column(cells: list[Any]) -> None:
     with pytest.raises(DataError, match="column 'v'"):
-        sample(Rows([(cell,) for cell in cells]), [ColumnSpec("v", "float64", (-1,))])
+        as_columns([ColumnSpec("v", "float64", (-1,))], [(cell,) for cell in cells])
 
 
 def training(rows: int, batch_size: int, shuffle: bool = True, val_rows: int = 0, val_batch_size: int = 4) -> TrainSpec:

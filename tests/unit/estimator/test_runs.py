@@ -161,3 +161,23 @@ def test_a_local_master_needs_none_and_memory_serves_nobody(tmp_path: Path) -> N
     runs.check_store(Store.create(tmp_path), "yarn")
     with pytest.raises(ConfigError, match="memory"):
         runs.check_store(Store.create("memory://x"), "local[2]")
+
+
+def test_a_run_that_is_resumed_keeps_what_it_has_and_nobody_else_may_be_at_work(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    store.write(layout.train_spec("mine"), b"{}")
+    store.write(f"{layout.intermediate('mine')}/part-0.parquet", b"of the attempt before")
+    with runs.open_run(store, "mine", "torch", resume=True) as run:
+        assert store.list(layout.intermediate("mine")) == []
+        assert store.exists(layout.claim("mine"))
+        assert run.run_id == "mine"
+        with pytest.raises(ConfigError, match="expected a run that nobody is at work on"):
+            runs.open_run(store, "mine", "torch", resume=True).__enter__()
+    assert store.list() == [layout.train_spec("mine")]
+    # A driver that was killed leaves its claim; after a while of silence it counts as gone.
+    store.write(layout.claim("mine"), b"gone")
+    long_ago = os.stat(store.absolute(layout.claim("mine"))).st_mtime - 3600
+    os.utime(store.absolute(layout.claim("mine")), (long_ago, long_ago))
+    with runs.open_run(store, "mine", "torch", resume=True):
+        pass
+    assert store.list() == [layout.train_spec("mine")]

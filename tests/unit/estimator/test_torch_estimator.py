@@ -20,9 +20,10 @@ from spark_hvd.estimator.transform import Outputs
 from spark_hvd.store import Store, layout
 from spark_hvd.torch import model as model_module
 from spark_hvd.torch.bundle import TorchBundle
+from spark_hvd.torch.compression import Compression
 from spark_hvd.torch.estimator import TorchEstimator
 from spark_hvd.torch.model import TorchPredictor, outputs_of
-from spark_hvd.torch.trial import try_batch
+from spark_hvd.torch.trial import Subject, try_batch
 from spark_hvd.torch.weights import save_weights
 
 
@@ -107,7 +108,8 @@ BATCH = {"v": np.ones((4, 3), np.float32), "y": np.ones(4, np.float32)}
 
 
 def trial(model: torch.nn.Module, loss: Any = None, metrics: Any = None, batch: Any = None) -> tuple[int, ...]:
-    return try_batch(model.eval(), loss or torch.nn.MSELoss(), metrics or {}, batch or BATCH, ["v"], "y").output_shape
+    subject = Subject([loss or torch.nn.MSELoss()], metrics or {}, ["v"], ["y"])
+    return try_batch(model.eval(), subject, batch or BATCH).output_shape
 
 
 def test_a_trial_gives_the_shape_of_a_row() -> None:
@@ -159,11 +161,12 @@ def test_an_output_without_a_row_for_a_single_row_is_found() -> None:
 
 def test_layers_that_need_a_batch_are_named() -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3, track_running_stats=False), Net(3, 1))
-    found = try_batch(model.eval(), torch.nn.MSELoss(), {}, BATCH, ["v"], "y")
+    subject = Subject([torch.nn.MSELoss()], {}, ["v"], ["y"])
+    found = try_batch(model.eval(), subject, BATCH)
     assert found.output_shape == (1,)
     assert "'0' normalises by the batch alone: make it with track_running_stats=True" in found.alone
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), Net(3, 1))
-    assert try_batch(model.eval(), torch.nn.MSELoss(), {}, BATCH, ["v"], "y").alone == ""
+    assert try_batch(model.eval(), subject, BATCH).alone == ""
 
 
 def test_a_model_with_nothing_to_train() -> None:
@@ -245,7 +248,7 @@ def test_the_predictor_loads_the_trained_weights_once(
     monkeypatch.setattr(TorchPredictor, "load", lambda self: loads.append(1) or load(self))
     for _ in range(3):
         # The copy that a worker unpickles shares the module with the one before.
-        got = pickle.loads(pickle.dumps(predictor)).predict(columns)  # noqa: S301
+        (got,) = pickle.loads(pickle.dumps(predictor)).predict(columns)  # noqa: S301
         assert got.dtype == np.float64
         np.testing.assert_array_equal(got, expected.astype(np.float64))
     assert len(loads) == 1
@@ -256,3 +259,22 @@ def test_the_predictor_travels_light_and_keeps_its_secret(tmp_path: Path) -> Non
     predictor = fitted(Store.create(tmp_path), torch.nn.Linear(500, 500), torch.nn.Linear(500, 500))
     assert len(pickle.dumps(predictor)) < 2000
     assert "hidden" not in repr(TorchPredictor("s3://b", "run", "w", {"secret": "hidden"}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lr_scheduler": 3}, "lr_scheduler: expected None, a scheduler of torch.optim.lr_scheduler"),
+        ({"input_dtypes": ["float33"]}, "input_dtypes: expected"),
+        ({"gradient_compression": torch.nn.Linear}, "gradient_compression: expected None"),
+    ],
+)
+def test_torch_says_what_it_takes(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TorchEstimator(**values)
+
+
+def test_torch_dtypes_and_the_name_of_no_compression() -> None:
+    made = TorchEstimator(input_dtypes=[torch.float32, None], gradient_compression=Compression.none)
+    assert made.getInputDtypes() == ["torch.float32", None]
+    assert made.getGradientCompression() is None

@@ -23,9 +23,9 @@ class Adds:
     def load(self) -> None:
         raise AssertionError
 
-    def predict(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+    def predict(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
         self.calls.append(len(columns[0]))
-        return sum(column.reshape(len(column), -1).sum(1, keepdims=True) for column in columns)
+        return [sum(column.reshape(len(column), -1).sum(1, keepdims=True) for column in columns)]
 
 
 SCALAR = ColumnSpec("x", "float32")
@@ -34,7 +34,7 @@ ARRAY = ColumnSpec("v", "float64", (3,), "array<double>")
 
 def test_rows_go_through_the_model_in_batches() -> None:
     adds = Adds()
-    job = Job(adds, (SCALAR, ARRAY), Outputs(0, "none", 1), batch_size=4)
+    job = Job(adds, (SCALAR, ARRAY), (Outputs(0, "none", 1),), batch_size=4)
     got = compute(job, [pd.Series(np.arange(10.0)), pd.Series([np.ones(3)] * 10)])
     assert adds.calls == [4, 4, 2]
     np.testing.assert_array_equal(got, np.arange(10.0) + 3)
@@ -42,7 +42,7 @@ def test_rows_go_through_the_model_in_batches() -> None:
 
 @pytest.mark.parametrize("outputs", [Outputs(0, "none", 1), Outputs(2, "sigmoid", 1), Outputs(3, "softmax", 3)])
 def test_no_rows_give_no_rows(outputs: Outputs) -> None:
-    got = compute(Job(Adds(), (SCALAR,), outputs, 4), [pd.Series([], dtype="float64")])
+    got = compute(Job(Adds(), (SCALAR,), (outputs,), 4), [pd.Series([], dtype="float64")])
     assert len(got) == 0
 
 
@@ -79,8 +79,8 @@ def test_an_array_of_another_length_names_the_column(bad: np.ndarray) -> None:
 
 
 def test_regression_outputs() -> None:
-    np.testing.assert_array_equal(meaning(Outputs(0, "none", 1), np.array([[1.5], [-2.0]])), [1.5, -2.0])
-    several = meaning(Outputs(0, "none", 2), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(meaning(Outputs(0, "none", 1), np.array([[1.5], [-2.0]]))["prediction"], [1.5, -2.0])
+    several = meaning(Outputs(0, "none", 2), np.array([[1.0, 2.0], [3.0, 4.0]]))["prediction"]
     np.testing.assert_array_equal(np.stack(several), [[1, 2], [3, 4]])
 
 

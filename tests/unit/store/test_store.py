@@ -30,7 +30,7 @@ def test_layout_paths_are_legal_paths_of_a_store(tmp_path: Path) -> None:
         layout.train_spec("r"),
         layout.rank_log("r", 1),
         layout.dataset("r", "train"),
-        layout.checkpoint("r", 3),
+        layout.checkpoint("r", 3, 0),
     ):
         store.write(path, b"x")
         assert store.list(path) == [path]

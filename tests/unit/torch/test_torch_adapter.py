@@ -60,17 +60,17 @@ def weight(made: TorchAdapter) -> torch.Tensor:
 def test_steps_return_sums_over_rows_and_learn() -> None:
     made = adapter(metrics={"mae": lambda o, t: (o - t).abs().mean()}, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
     assert made.names == ("loss", "mae")
-    before = made.eval_step(batch(8))
+    before = made.eval_step(batch(8)).values
     with torch.no_grad():
         x, y = (torch.from_numpy(batch(8).columns[name]) for name in ("x", "y"))
         expected = (made.model(x)[:, 0] - y).square().sum().item()
     assert before["loss"] == pytest.approx(expected, rel=1e-5)
     for _ in range(20):
         made.train_step(batch(8))
-    after = made.eval_step(batch(8))
+    after = made.eval_step(batch(8)).values
     assert after["loss"] < before["loss"] / 2
     assert after["mae"] < before["mae"]
-    assert made.eval_step(Batch(0, batch(0).columns, 0, 8)) == {}
+    assert made.eval_step(Batch(0, batch(0).columns, 0, 8)) == ({}, 0)
 
 
 def test_evaluation_changes_nothing_and_dropout_is_off() -> None:
@@ -105,7 +105,8 @@ def test_the_seed_decides_the_weights_of_a_factory() -> None:
 def test_classes_keep_their_integer_type() -> None:
     made = adapter(lambda: torch.nn.Linear(3, 2), loss=torch.nn.CrossEntropyLoss())
     sums = made.train_step(batch(5, label=lambda x: (x[:, 0] > 0).astype(np.int64)))
-    assert sums["loss"] > 0
+    assert sums.values["loss"] > 0
+    assert sums.weight == 5
 
 
 def test_one_row_of_a_longer_batch_does_not_reach_batch_norm() -> None:
@@ -128,7 +129,7 @@ def test_a_loss_that_broadcasts_is_an_error_in_the_first_step() -> None:
 
 
 def test_what_does_not_fit_is_said_before_training() -> None:
-    with pytest.raises(ConfigError, match="label_cols: expected one column"):
-        adapter(label_cols=("y", "z"))
+    with pytest.raises(ConfigError, match="expected a tuple of 2 outputs"):
+        adapter(label_cols=("y", "y")).train_step(batch(4))
     with pytest.raises(DataError, match=r"output \(4, 2\) and label \(4,\)"):
         adapter(lambda: torch.nn.Linear(3, 2)).train_step(batch(4))

@@ -64,7 +64,7 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     store = Store.create(tmp_path)
     prepare(store, "run", TorchBundle(model, torch.optim.Adam, torch.nn.MSELoss()), rows=40, epochs=5)
     main(context(store), b"")
-    assert checkpoint.epochs(store, "run") == [3, 4]
+    assert checkpoint.positions(store, "run") == [checkpoint.Position(4), checkpoint.Position(5)]
     assert len(checkpoint.load(store, "run").history) == 5
 
 
@@ -104,8 +104,14 @@ def test_a_failure_leaves_no_engine_and_no_thread(tmp_path: Path) -> None:
     assert not store.exists(layout.result("run"))
 
 
-def test_it_is_launched_with_a_store_and_no_payload(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="store_url=None and 0 bytes"):
+def test_it_is_launched_with_a_store() -> None:
+    with pytest.raises(ConfigError, match="store_url=None"):
         main(context(None), b"")
-    with pytest.raises(ConfigError, match="3 bytes of payload"):
-        main(context(Store.create(tmp_path)), b"abc")
+
+
+def test_the_payload_says_which_run_it_is(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    prepare(store, "other", TorchBundle(model, torch.optim.Adam, torch.nn.MSELoss()), rows=40, epochs=1)
+    result = from_json(TrainResult, main(context(store), b'{"run_id": "other"}').decode())
+    assert result.run_id == "other"
+    assert not result.resumed

@@ -13,10 +13,10 @@ from spark_hvd.train.metrics import RowMeans
 def test_means_weigh_by_rows() -> None:
     means = RowMeans(["loss", "accuracy"])
     assert means.local() == {}
-    means.add({"loss": 2.0 * 3, "accuracy": 3}, rows=3)
-    means.add({"loss": 8.0 * 1, "accuracy": 0}, rows=1)
-    means.add({}, rows=0)
-    assert means.rows == 4
+    means.add({"loss": 2.0 * 3, "accuracy": 3}, 3)
+    means.add({"loss": 8.0 * 1, "accuracy": 0}, 1)
+    means.add({}, 0)
+    assert means.weight == 4
     assert means.local() == {"loss": 3.5, "accuracy": 0.75}
 
 
@@ -24,7 +24,7 @@ def test_reduce_adds_sums_and_counts_not_means() -> None:
     # The other rank has 99 rows with a loss of 1: the mean of the means would be 3.
     ranks = FakeCommunicator(2, lambda name, mine: np.array([99.0, 99.0]))
     means = RowMeans(["loss"])
-    means.add({"loss": 5.0}, rows=1)
+    means.add({"loss": 5.0}, 1)
     assert means.reduce(ranks, "epoch") == {"loss": 1.04}  # type: ignore[arg-type]
     assert ranks.submitted == ["epoch"]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from spark_hvd.core import Op
 from spark_hvd.data.batches import Batch
+from spark_hvd.train.framework import Sums
 
 
 class FakeHandle:
@@ -88,18 +89,29 @@ class FakeAdapter:
     """Counts; its loss is the epoch's mean of ``values``, one per step."""
 
     names = ("loss",)
+    callbacks = ()
+    reduction_seconds = 0.0
 
     def __init__(self, values: Sequence[float] = (1.0,)) -> None:
         self._values = list(values)
         self.calls: list[str] = []
 
-    def train_step(self, batch: Batch) -> dict[str, float]:
-        self.calls.append("train")
-        return {"loss": self._values[batch.step % len(self._values)] * batch.rows} if batch.rows else {}
+    def train_step(self, batch: Batch, update: bool) -> Sums:
+        self.calls.append("train" if update else "keep")
+        return Sums({"loss": self._values[batch.step % len(self._values)] * batch.rows}, batch.rows)
 
-    def eval_step(self, batch: Batch) -> dict[str, float]:
+    def eval_step(self, batch: Batch) -> Sums:
         self.calls.append("eval")
-        return {"loss": 10.0 * batch.rows} if batch.rows else {}
+        return Sums({"loss": 10.0 * batch.rows}, batch.rows)
+
+    def collected(self) -> dict[str, float]:
+        return {}
+
+    def after_epoch(self, logs: Any) -> dict[str, float]:
+        return {}
+
+    def transform(self) -> None:
+        return None
 
     def broadcast_initial_state(self) -> None:
         self.calls.append("broadcast")
@@ -111,7 +123,16 @@ class FakeAdapter:
         return f"state after {len(self.calls)} calls".encode()
 
     def load_state(self, data: bytes) -> None:
-        raise NotImplementedError
+        self.calls.append(f"load {data.decode()}")
+
+    def own_state(self) -> bytes:
+        return b"own"
+
+    def load_own_state(self, data: bytes) -> None:
+        self.calls.append(f"load {data.decode()}")
+
+    def reseed(self, seed: int, epoch: int) -> None:
+        self.calls.append(f"reseed {seed} {epoch}")
 
     def export_weights(self) -> bytes:
         return b"weights"
