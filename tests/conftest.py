@@ -10,6 +10,7 @@ import clusters
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, one runs all tests of Spark in its one session, and files are not torn apart."""
     for item in items:
